@@ -1,0 +1,62 @@
+# Wakala: `make help` lists what there is. Needs only make and Python 3.13.
+PYTHON ?= python3.13
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+PINS   := --quiet --generate-hashes --no-emit-index-url --no-emit-find-links \
+          --python-version 3.13 --custom-compile-command "make pins"
+
+.DEFAULT_GOAL := help
+.PHONY: help run stop test check lint types invoke pins clean
+
+help: ## List the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+run: $(READY) ## From a fresh clone to the finished demo; leaves the stack up
+	@$(BIN)/wakala up
+	@$(BIN)/wakala demo
+
+stop: ## End what `make run` started
+	@if [ -x $(BIN)/wakala ]; then $(BIN)/wakala down; else echo "Nothing is running."; fi
+
+test: lint types ## The whole suite: style, types and every test
+	$(BIN)/pytest
+
+check: lint types ## The quick part of it: style, types, unit and shape tests
+	$(BIN)/pytest tests/unit tests/shape
+
+lint: $(READY)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(READY)
+	$(BIN)/mypy
+
+# The function runs in Docker on Lambda's own image. The exit status is 0 even when it raised:
+# read the answer.  make invoke FN=IngestFunction EVENT=ingest/post.json
+invoke: $(READY) ## Run one function on one event by `sam local invoke` (FN=… EVENT=…, needs Docker)
+	@test -n "$(FN)" -a -n "$(EVENT)" || \
+	  { echo "usage: make invoke FN=IngestFunction EVENT=ingest/post.json"; exit 1; }
+	@test -f events/$(EVENT) || { echo "events/$(EVENT): no such event"; exit 1; }
+	@docker info >/dev/null 2>&1 || { echo "make invoke needs a running Docker"; exit 1; }
+	$(BIN)/sam build --build-dir .wakala/docker-build
+	$(BIN)/sam local invoke $(FN) --template .wakala/docker-build/template.yaml \
+	  --event events/$(EVENT) --env-vars events/env.json --skip-pull-image
+
+pins: $(READY) ## Resolve requirements/*.in again and write their pins
+	$(BIN)/uv pip compile $(PINS) requirements/engine.in -o requirements/engine.txt
+	$(BIN)/uv pip compile $(PINS) requirements/runtime.in -o requirements/runtime.txt
+	$(BIN)/uv pip compile $(PINS) pyproject.toml requirements/dev.in -o requirements/dev.txt
+
+clean: stop ## End what runs; remove environments, build output and caches
+	rm -rf .wakala $(VENV) .aws-sam .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+# One virtual environment with everything, made again when a pin changes.
+$(READY): requirements/dev.txt pyproject.toml
+	@command -v $(PYTHON) >/dev/null && $(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 13))' \
+	  2>/dev/null || { echo "Wakala needs Python 3.13: no working $(PYTHON) found (set PYTHON=…)"; exit 1; }
+	@echo "Making the virtual environment $(VENV): about a minute, once"
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/dev.txt
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-index --no-build-isolation --editable .
+	@touch $@

@@ -1,0 +1,1 @@
+"""Wakala's command: the local engine, the demo, and an operator's tools."""

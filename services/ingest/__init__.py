@@ -1,0 +1,1 @@
+"""Ingest: accepts offline transactions over HTTP, and requests for wallets from the bus."""

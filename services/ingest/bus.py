@@ -1,0 +1,44 @@
+"""The bus edge: requests for wallets, from the Inbox into the FIFO queue of their phone."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from wallet_ledger.contracts import Defaults, read_bus_request
+from wallet_ledger.domain.ids import digest
+from wallet_ledger.errors import InvalidMessage
+from wallet_ledger.messages import movement_message, unreadable
+from wallet_ledger.ports import OutgoingMessage, Queue
+from wallet_ledger.telemetry import count, logger
+
+type Record = Mapping[str, Any]
+
+
+def handle_batch(
+    records: Sequence[Record],
+    *,
+    defaults: Defaults,
+    tx_queue: Queue,
+    delivery_failures: Queue,
+) -> dict[str, list[dict[str, str]]]:
+    """The answer to Lambda: the message ids that must come again."""
+    taken: list[tuple[Record, OutgoingMessage]] = []
+    unread: list[tuple[Record, OutgoingMessage]] = []
+    for record in records:
+        try:
+            event_id, movement = read_bus_request(record["body"], defaults)
+        except InvalidMessage as error:
+            logger.error("unreadable request", extra={"why": str(error)})
+            unread.append((record, unreadable("Inbox", str(error), record)))
+        else:
+            # One event delivered twice is one message; the same request asked again is another
+            # event, passes, and meets its own entry in the ledger.
+            message = movement_message(movement, digest("bus", event_id))
+            taken.append((record, message))
+    count("BusRequestsTaken", len(taken))
+    again = _send(taken, tx_queue) + _send(unread, delivery_failures)
+    return {"batchItemFailures": [{"itemIdentifier": record["messageId"]} for record in again]}
+
+
+def _send(pairs: Sequence[tuple[Record, OutgoingMessage]], queue: Queue) -> list[Record]:
+    kept = queue.send([message for _, message in pairs]) if pairs else frozenset()
+    return [pairs[index][0] for index in sorted(kept)]

@@ -1,0 +1,28 @@
+"""Wiring of ingest's bus edge: environment → adapters → `handle`."""
+
+import os
+from typing import Any
+
+from ingest.bus import handle_batch
+from wallet_ledger import settings, telemetry
+from wallet_ledger.aws import clients
+from wallet_ledger.aws.messaging import SqsQueue
+from wallet_ledger.contracts import Defaults
+from wallet_ledger.domain.ids import Currency
+
+_settings = settings.read(settings.IngestBusSettings, os.environ)
+_sqs = clients.sqs()
+_tx_queue = SqsQueue(_sqs, url=_settings.tx_queue_url)
+_delivery_failures = SqsQueue(_sqs, url=_settings.delivery_failures_url)
+_defaults = Defaults(Currency(_settings.currency), _settings.default_region)
+
+
+@telemetry.instrumented
+def handle(event: dict[str, Any], _context: Any) -> dict[str, Any]:
+    """A batch of Inbox messages in, `batchItemFailures` out."""
+    return handle_batch(
+        event["Records"],
+        defaults=_defaults,
+        tx_queue=_tx_queue,
+        delivery_failures=_delivery_failures,
+    )

@@ -1,0 +1,1 @@
+"""Reconcile: settles movements against the ledger, each exactly once."""

@@ -1,0 +1,126 @@
+"""TxQueue's edge: parse each record, settle by phone in parallel, say which records come again."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, assert_never
+
+from reconcile.settle import Dropped, Settled, Settlement, Unfinished, Violation
+from wallet_ledger.domain.ids import Phone, transaction_ref
+from wallet_ledger.domain.wallets import Debit, Movement, Posted, Rejected
+from wallet_ledger.errors import InvalidMessage, Unavailable
+from wallet_ledger.messages import read_movement, unreadable
+from wallet_ledger.ports import Clock, Queue
+from wallet_ledger.telemetry import count, count_by, in_current_trace, logger
+
+type Record = Mapping[str, Any]
+type SettlePhone = Callable[[Sequence[Movement]], list[Settlement]]
+type GiveBack = Callable[[Sequence[str], int], None]
+
+GIVE_BACK_S = (2, 4, 8, 16, 32, 64, 128, 256)
+"""How long a group rests after its 1st, 2nd, … receive, so that a bad minute does not use up the
+queue's receive count in seconds."""
+
+
+def handle_batch(
+    records: Sequence[Record],
+    *,
+    settle_phone: SettlePhone,
+    delivery_failures: Queue,
+    give_back: GiveBack,
+    clock: Clock,
+) -> dict[str, list[dict[str, str]]]:
+    """The answer to Lambda: the message ids that must come again."""
+    movements, unread = _read(records)
+    failed = _hand_over(unread, delivery_failures)
+    lanes: dict[Phone, list[tuple[Record, Movement]]] = defaultdict(list)
+    for record, movement in movements:
+        lanes[movement.phone].append((record, movement))
+    for lane, settlements in zip(lanes.values(), _in_parallel(lanes, settle_phone), strict=True):
+        again = []
+        for (record, movement), settlement in zip(lane, settlements, strict=True):
+            _report(movement, settlement, clock)
+            if isinstance(settlement, Unfinished | Violation):
+                again.append(record)
+        _rest(again, give_back)
+        failed += again
+    return {"batchItemFailures": [{"itemIdentifier": record["messageId"]} for record in failed]}
+
+
+def _read(
+    records: Sequence[Record],
+) -> tuple[list[tuple[Record, Movement]], list[tuple[Record, str]]]:
+    readable, unread = [], []
+    for record in records:
+        try:
+            readable.append((record, read_movement(record["body"])))
+        except InvalidMessage as error:
+            unread.append((record, str(error)))
+    return readable, unread
+
+
+def _hand_over(unread: Sequence[tuple[Record, str]], delivery_failures: Queue) -> list[Record]:
+    """Move what nobody can read out of its group's way; what could not be moved stays."""
+    for _, why in unread:
+        logger.error("unreadable message", extra={"why": why})
+    messages = [unreadable("TxQueue", why, record) for record, why in unread]
+    kept = delivery_failures.send(messages) if messages else frozenset()
+    return [unread[index][0] for index in sorted(kept)]
+
+
+def _in_parallel(
+    lanes: Mapping[Phone, Sequence[tuple[Record, Movement]]], settle_phone: SettlePhone
+) -> list[list[Settlement]]:
+    work = [[movement for _, movement in lane] for lane in lanes.values()]
+    if len(work) < 2:
+        return [settle_phone(movements) for movements in work]
+    with ThreadPoolExecutor(max_workers=len(work)) as pool:
+        return list(pool.map(in_current_trace(settle_phone), work))
+
+
+def _rest(records: Sequence[Record], give_back: GiveBack) -> None:
+    if not records:
+        return
+    received = int(records[0]["attributes"]["ApproximateReceiveCount"])
+    after_s = GIVE_BACK_S[min(received, len(GIVE_BACK_S)) - 1]
+    try:
+        give_back([record["receiptHandle"] for record in records], after_s)
+    except Unavailable as error:
+        logger.warning("group not given back early", extra={"code": str(error)})
+
+
+def _report(movement: Movement, settlement: Settlement, clock: Clock) -> None:
+    """One log line per decision, and the metrics that follow from it."""
+    match settlement:
+        case Settled(outcome, new):
+            _count_outcome(movement, outcome, clock)
+            decided = outcome.reason if isinstance(outcome, Rejected) else "posted"
+            logger.info("settled", extra=_name(movement) | {"outcome": decided, "new": new})
+        case Dropped():
+            count("DuplicatesSuppressed")
+            logger.info("dropped", extra=_name(movement))
+        case Unfinished(codes):
+            logger.warning("given back", extra=_name(movement) | {"codes": codes})
+        case Violation(codes):
+            count("InvariantViolations")
+            logger.critical("invariant violated", extra=_name(movement) | {"codes": codes})
+        case _:
+            assert_never(settlement)
+
+
+def _count_outcome(movement: Movement, outcome: Posted | Rejected, clock: Clock) -> None:
+    if not isinstance(movement, Debit):
+        return
+    if isinstance(outcome, Posted):
+        count("TransactionsSynced")
+        count("SettleLatencyMs", max(0, clock.now_ms() - movement.created_at_ms))
+    else:
+        count_by("TransactionsFailed", "reason", outcome.reason)
+
+
+def _name(movement: Movement) -> dict[str, str]:
+    """What may be logged of a movement: never its phone, its key or its amount."""
+    if isinstance(movement, Debit):
+        ref = transaction_ref(movement.agent_id, movement.idempotency_key)
+        return {"kind": "debit", "transaction": ref}
+    return {"kind": type(movement).__name__.lower(), "transaction": movement.fingerprint[:16]}

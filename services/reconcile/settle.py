@@ -1,0 +1,210 @@
+"""Settle the movements of one wallet: read once, decide, write once, and read failures right."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from wallet_ledger.domain.ids import Fingerprint
+from wallet_ledger.domain.postings import (
+    Committed,
+    Conflicted,
+    Contended,
+    Entry,
+    NewEntry,
+    Posting,
+    Refused,
+    StatusOnly,
+)
+from wallet_ledger.domain.transactions import Reason
+from wallet_ledger.domain.wallets import (
+    Debit,
+    Movement,
+    MovementId,
+    Outcome,
+    Rejected,
+    decide,
+    movement_id,
+)
+from wallet_ledger.errors import Unavailable
+from wallet_ledger.patience import Patience
+from wallet_ledger.ports import Clock, Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Done: the ledger says `outcome`, and so does the debit's row. `new`: decided just now."""
+
+    outcome: Outcome
+    new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """Done, nothing to do: the debit's row is closed, held, or another request's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """Not done, for a passing cause: give the message back."""
+
+    codes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """Not done, and nothing in the rules explains why: give the message back, and alarm."""
+
+    codes: tuple[str, ...]
+
+
+type Settlement = Settled | Dropped | Unfinished | Violation
+
+
+def settle(
+    movements: Sequence[Movement], ledger: Ledger, clock: Clock, patience: Patience
+) -> list[Settlement]:
+    """Settle movements of one phone in their order; the results are parallel to them.
+
+    After an `Unfinished` all later ones are unfinished too: an ordered source stops at its first
+    failure. A `Violation` stops nobody: waiting for it would only take its neighbours along.
+    """
+    results: list[Settlement] = []
+    for run in _runs(movements):
+        if results and isinstance(results[-1], Unfinished):
+            results += [results[-1]] * len(run)
+            continue
+        group = _Group(run)
+        refused = _settle_together(group, ledger, clock, patience)
+        if refused is not None:
+            _settle_one_by_one(group, refused, ledger, clock, patience)
+        results += [group.results[movement_id(movement)] for movement in run]
+    return results
+
+
+def _runs(movements: Sequence[Movement]) -> Iterator[list[Movement]]:
+    """Cut where an id comes again with other content: one transaction can hold an id once."""
+    run: list[Movement] = []
+    content: dict[MovementId, Fingerprint] = {}
+    for movement in movements:
+        identity = movement_id(movement)
+        if content.setdefault(identity, movement.fingerprint) != movement.fingerprint:
+            yield run
+            run, content = [], {identity: movement.fingerprint}
+        run.append(movement)
+    if run:
+        yield run
+
+
+class _Group:
+    """One run on its way into the books: what is left to write, and what has come out.
+
+    `left` maps each id (a repetition counts once) to its movement and, where the books have
+    answered for the id before, to the outcome that is to be written instead of a decision.
+    """
+
+    def __init__(self, run: Sequence[Movement]) -> None:
+        self.phone = run[0].phone
+        self.left: dict[MovementId, tuple[Movement, Outcome | None]] = {}
+        for movement in run:
+            self.left.setdefault(movement_id(movement), (movement, None))
+        self.results: dict[MovementId, Settlement] = {}
+
+    def posting(self, ledger: Ledger, at_ms: int) -> Posting:
+        """What to write now. Raises `Unavailable` where the wallet cannot be read."""
+        undecided = [movement for movement, known in self.left.values() if known is None]
+        answered = [(movement, known) for movement, known in self.left.values() if known]
+        new = [NewEntry(m, known) for m, known in answered if not isinstance(m, Debit)]
+        status_only = [StatusOnly(m, known) for m, known in answered if isinstance(m, Debit)]
+        wallet = ledger.wallet(self.phone) if undecided or new else None
+        decision = decide(wallet, undecided)
+        return Posting(
+            phone=self.phone,
+            seen=wallet,
+            after=decision.after,
+            needed_minor=decision.needed_minor,
+            new=(*map(NewEntry, undecided, decision.outcomes), *new),
+            status_only=tuple(status_only),
+            at_ms=at_ms,
+        )
+
+    def committed(self, posting: Posting) -> None:
+        for new in posting.new:
+            self.close(movement_id(new.movement), Settled(new.outcome, new=True))
+        for known in posting.status_only:
+            self.close(movement_id(known.debit), Settled(known.outcome, new=False))
+
+    def learn(self, conflict: Conflicted) -> bool:
+        """Take in what the books answered; whether that changes what there is to write."""
+        for identity in conflict.moved:
+            self.close(identity, Dropped())
+        for identity, entry in conflict.recorded.items():
+            if identity in self.left:
+                self._meet(identity, entry)
+        return bool(conflict.moved or conflict.recorded)
+
+    def _meet(self, identity: MovementId, entry: Entry) -> None:
+        """The id has an entry: it answers the same request, and refuses another one."""
+        movement, known = self.left[identity]
+        same = entry.fingerprint == movement.fingerprint
+        if same and not isinstance(movement, Debit):
+            self.close(identity, Settled(entry.outcome, new=False))
+        elif known is not None:
+            self.close(identity, Violation(("EntryOfAnotherContent",)))
+        else:
+            self.left[identity] = (movement, entry.outcome if same else Rejected(Reason.KEY_REUSED))
+
+    def close(self, identity: MovementId, settlement: Settlement) -> None:
+        del self.left[identity]
+        self.results[identity] = settlement
+
+    def close_all(self, settlement: Settlement) -> None:
+        for identity in list(self.left):
+            self.close(identity, settlement)
+
+
+def _settle_together(
+    group: _Group, ledger: Ledger, clock: Clock, patience: Patience
+) -> Refused | None:
+    """Bring all that is left into the books in one write; the refusal where that cannot be."""
+    while group.left:
+        try:
+            posting = group.posting(ledger, clock.now_ms())
+        except Unavailable as error:
+            codes: tuple[str, ...] = (str(error),)
+        else:
+            match ledger.post(posting):
+                case Committed():
+                    group.committed(posting)
+                    continue
+                case Conflicted() as conflict:
+                    if group.learn(conflict):
+                        continue
+                    codes = ("BalanceMoved",)
+                case Contended(codes):
+                    pass
+                case Refused() as refused:
+                    return refused
+                case never:
+                    assert_never(never)
+        if not patience.wait():
+            group.close_all(Unfinished(codes))
+    return None
+
+
+def _settle_one_by_one(
+    group: _Group, refused: Refused, ledger: Ledger, clock: Clock, patience: Patience
+) -> None:
+    """Find what the books refuse to take, so that it does not fail the others."""
+    if len(group.left) == 1:
+        group.close_all(Violation(refused.codes))
+        return
+    for identity, (movement, known) in list(group.left.items()):
+        alone = _Group([movement])
+        alone.left[identity] = (movement, known)
+        again = _settle_together(alone, ledger, clock, patience)
+        if again is not None:
+            alone.close_all(Violation(again.codes))
+        result = alone.results[identity]
+        group.close(identity, result)
+        if isinstance(result, Unfinished):
+            group.close_all(result)

@@ -1,0 +1,32 @@
+"""Wiring of the relay: environment → adapters → `handle`."""
+
+import os
+from typing import Any
+
+from relay.derive import Destination
+from relay.stream import handle_batch
+from wallet_ledger import settings, telemetry
+from wallet_ledger.aws import clients
+from wallet_ledger.aws.messaging import EventBridgeBus, SqsQueue
+
+_settings = settings.read(settings.RelaySettings, os.environ)
+_sqs = clients.sqs()
+_queues = {
+    Destination.TX_QUEUE: SqsQueue(_sqs, url=_settings.tx_queue_url),
+    Destination.FAILED_TX_QUEUE: SqsQueue(_sqs, url=_settings.failed_tx_queue_url),
+}
+_bus = EventBridgeBus(clients.events(), name=_settings.event_bus_name)
+_delivery_failures = SqsQueue(_sqs, url=_settings.delivery_failures_url)
+
+
+@telemetry.instrumented
+def handle(event: dict[str, Any], _context: Any) -> dict[str, Any]:
+    """A batch of stream records of either table in, `batchItemFailures` out."""
+    return handle_batch(
+        event["Records"],
+        offline_tx_table=_settings.offline_tx_table,
+        wallet_ledger_table=_settings.wallet_ledger_table,
+        queues=_queues,
+        bus=_bus,
+        delivery_failures=_delivery_failures,
+    )

@@ -1,0 +1,38 @@
+"""Wiring of the sweep: environment → adapters → `handle`."""
+
+import os
+from dataclasses import asdict
+from typing import Any
+
+from relay.sweep import Limits, report, sweep
+from wallet_ledger import settings, telemetry
+from wallet_ledger.aws import clients
+from wallet_ledger.aws.messaging import SqsQueue
+from wallet_ledger.aws.transactions import DynamoOpenTransactions
+from wallet_ledger.clock import SystemClock
+
+ANSWER_MS = 5_000
+"""Kept free of the function's timeout, to report what was done."""
+
+_settings = settings.read(settings.SweepSettings, os.environ)
+_clock = SystemClock()
+_table = DynamoOpenTransactions(
+    clients.dynamodb(on_consumed=telemetry.count),
+    table=_settings.offline_tx_table,
+    retention_days=_settings.retention_days,
+)
+_tx_queue = SqsQueue(clients.sqs(), url=_settings.tx_queue_url)
+
+
+@telemetry.instrumented
+def handle(_event: dict[str, Any], context: Any) -> None:
+    """A scheduled event in; what was seen and done goes to the log and the metrics."""
+    left_ms = context.get_remaining_time_in_millis() - ANSWER_MS
+    limits = Limits(
+        backlog_max=_settings.sweep_backlog_max,
+        rows_max=_settings.sweep_rows_max,
+        deadline_ms=_clock.now_ms() + left_ms,
+    )
+    swept = sweep(_table, _tx_queue, _clock, limits)
+    report(swept, telemetry.count)
+    telemetry.logger.info("swept", extra=asdict(swept))

@@ -1,0 +1,1 @@
+"""Adapters: the ports of `wallet_ledger.ports` on DynamoDB, SQS and EventBridge."""

@@ -1,0 +1,129 @@
+"""How AWS is called, and which of its errors pass.
+
+Clients come from botocore: `import boto3` also loads its resource layer, which nothing here uses
+and every cold start would pay for.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import botocore.session
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    HTTPClientError,
+)
+from botocore.exceptions import (
+    ConnectionError as AwsConnectionError,
+)
+
+from wallet_ledger.errors import Unavailable
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+    from mypy_boto3_events import EventBridgeClient
+    from mypy_boto3_sqs import SQSClient
+
+TRANSIENT_CODES = frozenset(
+    {
+        "TransactionConflict",
+        "TransactionConflictException",
+        "TransactionInProgressException",
+        "ThrottlingError",
+        "ThrottlingException",
+        "Throttling",
+        "RequestThrottled",
+        "ProvisionedThroughputExceeded",
+        "ProvisionedThroughputExceededException",
+        "RequestLimitExceeded",
+        "InternalServerError",
+        "InternalFailure",
+        "InternalException",
+        "ServiceUnavailable",
+        "OverLimit",
+        "ReplicatedWriteConflictException",
+    }
+)
+"""Cancellation reasons and error codes for which the same call may succeed a moment later."""
+
+type Consumed = Callable[[str, float], None]
+"""Told the metric (`ConsumedReadUnits` or `ConsumedWriteUnits`) and the units of each call."""
+
+
+def dynamodb(on_consumed: Consumed) -> "DynamoDBClient":
+    """A DynamoDB client that reports what each call consumed."""
+    client: DynamoDBClient = _create("dynamodb")
+    client.meta.events.register("before-parameter-build.dynamodb", _ask_for_consumption)
+    client.meta.events.register("after-call.dynamodb", _report_consumption(on_consumed))
+    return client
+
+
+def sqs() -> "SQSClient":
+    """An SQS client."""
+    client: SQSClient = _create("sqs")
+    return client
+
+
+def events() -> "EventBridgeClient":
+    """An EventBridge client."""
+    client: EventBridgeClient = _create("events")
+    return client
+
+
+def is_transient(error: Exception) -> bool:
+    """Whether the same call may succeed a moment later, or may even have succeeded already."""
+    if isinstance(error, ClientError):
+        metadata = error.response.get("ResponseMetadata", {})
+        status = metadata.get("HTTPStatusCode", 0)
+        return error.response["Error"].get("Code") in TRANSIENT_CODES or status >= 500
+    return isinstance(error, AwsConnectionError | HTTPClientError)
+
+
+def error_code(error: Exception) -> str:
+    """The code of an AWS error, or the class of a connection error; never its message."""
+    if isinstance(error, ClientError):
+        return str(error.response["Error"].get("Code", "Unknown"))
+    return type(error).__name__
+
+
+@contextmanager
+def passing_errors() -> Iterator[None]:
+    """Turn an AWS error that passes into `Unavailable`; let any other through."""
+    try:
+        yield
+    except (ClientError, BotoCoreError) as error:
+        if is_transient(error):
+            raise Unavailable(error_code(error)) from error
+        raise
+
+
+def _create(service: str) -> Any:
+    return botocore.session.get_session().create_client(
+        service,
+        config=Config(
+            # Pinned: the default mode and attempts differ between SDK versions. Two attempts only,
+            # since every caller has a budget and a redelivery behind it.
+            retries={"mode": "standard", "total_max_attempts": 2},
+            connect_timeout=1,
+            read_timeout=3,
+            max_pool_connections=16,
+        ),
+    )
+
+
+def _ask_for_consumption(params: dict[str, Any], model: Any, **_: Any) -> None:
+    if "ReturnConsumedCapacity" in model.input_shape.members:
+        params.setdefault("ReturnConsumedCapacity", "TOTAL")
+
+
+def _report_consumption(on_consumed: Consumed) -> Callable[..., None]:
+    def report(parsed: dict[str, Any], model: Any, **_: Any) -> None:
+        consumed = parsed.get("ConsumedCapacity", [])
+        reads = model.name in {"GetItem", "Query", "TransactGetItems"}
+        for table in consumed if isinstance(consumed, list) else [consumed]:
+            name = "ConsumedReadUnits" if reads else "ConsumedWriteUnits"
+            on_consumed(name, float(table.get("CapacityUnits", 0)))
+
+    return report

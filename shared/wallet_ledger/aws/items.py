@@ -1,0 +1,264 @@
+"""Item shapes: the only file that knows attribute names, key prefixes and how an item is spelt.
+
+Items are in DynamoDB's own notation (`{"S": …}`, `{"N": …}`): reading and writing it by hand
+costs less at a cold start than boto3's resource layer, and a number never becomes a Decimal.
+"""
+
+from collections.abc import Mapping
+from typing import Any, assert_never
+
+from wallet_ledger.domain.ids import (
+    AgentId,
+    Currency,
+    EntryId,
+    Fingerprint,
+    IdempotencyKey,
+    Phone,
+)
+from wallet_ledger.domain.postings import Entry, EntryKind, NewEntry
+from wallet_ledger.domain.transactions import OfflineTransaction, Reason, Status, open_shard
+from wallet_ledger.domain.wallets import (
+    Credit,
+    Debit,
+    Movement,
+    Outcome,
+    Posted,
+    Rejected,
+    StatusChange,
+    Wallet,
+    WalletStatus,
+)
+from wallet_ledger.ports import OpenRow
+
+type Item = dict[str, Any]
+
+OPEN_INDEX = "OpenTx"
+BALANCE = EntryId("balance")
+
+_BUSINESS_ID: dict[EntryKind, tuple[str, str]] = {
+    "debit": ("agentId", "idempotencyKey"),
+    "credit": ("source", "creditId"),
+    "status": ("source", "requestId"),
+}
+
+
+# --- OfflineTx -----------------------------------------------------------------------------
+
+
+def offline_tx_key(agent_id: AgentId, key: IdempotencyKey) -> Item:
+    """The primary key of a row of OfflineTx."""
+    return {"agentId": _s(agent_id), "idempotencyKey": _s(key)}
+
+
+def open_shard_key(shard: int) -> str:
+    """Partition key of the sparse index of open rows."""
+    return f"open#{shard:02d}"
+
+
+def offline_tx_item(row: OfflineTransaction) -> Item:
+    """A row of OfflineTx; an open one carries its place in the index of open rows."""
+    item = offline_tx_key(row.agent_id, row.idempotency_key) | {
+        "phone": _s(row.phone),
+        "amountMinor": _n(row.amount_minor),
+        "currency": _s(row.currency),
+        "fingerprint": _s(row.fingerprint),
+        "createdAt": _n(row.created_at_ms),
+        "updatedAt": _n(row.updated_at_ms),
+        "expiresAt": _n(row.expires_at_s),
+        "status": _s(row.status),
+        "attempt": _n(row.attempt),
+    }
+    if row.captured_at is not None:
+        item["capturedAt"] = _s(row.captured_at)
+    if row.reason is not None:
+        item["reason"] = _s(row.reason)
+    if row.queued_at_ms is not None:
+        item["queuedAt"] = _n(row.queued_at_ms)
+    if row.refunded_minor is not None:
+        item["refundedMinor"] = _n(row.refunded_minor)
+    if row.next_sweep_at_ms is not None:
+        shard = open_shard(row.agent_id, row.idempotency_key)
+        item["openShard"] = _s(open_shard_key(shard))
+        item["nextSweepAt"] = _n(row.next_sweep_at_ms)
+    return item
+
+
+def read_offline_tx(item: Mapping[str, Any]) -> OfflineTransaction:
+    """The row of an item. Raises KeyError or ValueError where it is none."""
+    return OfflineTransaction(
+        agent_id=AgentId(item["agentId"]["S"]),
+        idempotency_key=IdempotencyKey(item["idempotencyKey"]["S"]),
+        phone=Phone(item["phone"]["S"]),
+        amount_minor=int(item["amountMinor"]["N"]),
+        currency=Currency(item["currency"]["S"]),
+        fingerprint=Fingerprint(item["fingerprint"]["S"]),
+        created_at_ms=int(item["createdAt"]["N"]),
+        updated_at_ms=int(item["updatedAt"]["N"]),
+        expires_at_s=int(item["expiresAt"]["N"]),
+        status=Status(item["status"]["S"]),
+        attempt=int(item["attempt"]["N"]),
+        captured_at=_maybe_s(item, "capturedAt"),
+        reason=_maybe_s(item, "reason"),
+        queued_at_ms=_maybe_n(item, "queuedAt"),
+        next_sweep_at_ms=_maybe_n(item, "nextSweepAt"),
+        refunded_minor=_maybe_n(item, "refundedMinor"),
+    )
+
+
+def read_open_row(item: Mapping[str, Any]) -> OpenRow:
+    """What the index of open rows holds of a row."""
+    return OpenRow(
+        agent_id=AgentId(item["agentId"]["S"]),
+        idempotency_key=IdempotencyKey(item["idempotencyKey"]["S"]),
+        status=Status(item["status"]["S"]),
+        attempt=int(item["attempt"]["N"]),
+        created_at_ms=int(item["createdAt"]["N"]),
+        expires_at_s=int(item["expiresAt"]["N"]),
+        next_sweep_at_ms=int(item["nextSweepAt"]["N"]),
+    )
+
+
+# --- WalletLedger --------------------------------------------------------------------------
+
+
+def ledger_key(phone: Phone, entry_id: EntryId) -> Item:
+    """The primary key of an entry, or with `BALANCE` of the wallet's balance row."""
+    return {"phone": _s(phone), "txId": _s(entry_id)}
+
+
+def entry_id(movement: Movement) -> EntryId:
+    """The sort key of a movement's entry: its kind, then its business id."""
+    match movement:
+        case Debit():
+            return EntryId(f"debit#{movement.agent_id}#{movement.idempotency_key}")
+        case Credit():
+            return EntryId(f"credit#{movement.source}#{movement.credit_id}")
+        case StatusChange():
+            return EntryId(f"status#{movement.source}#{movement.request_id}")
+        case _:
+            assert_never(movement)
+
+
+def new_entry_id(new: NewEntry) -> EntryId:
+    """Where a decided movement's entry goes.
+
+    The refusal of a reused id cannot go where the first use of the id stands; it gets a place of
+    its own per content, so that whoever asked is answered once, by an entry and an event.
+    """
+    base = entry_id(new.movement)
+    if new.outcome == Rejected(Reason.KEY_REUSED):
+        return EntryId(f"{base}#{new.movement.fingerprint[:16]}")
+    return base
+
+
+def entry_kind(tx_id: str) -> EntryKind | None:
+    """The kind of entry that a sort key names, None where it names something else."""
+    match tx_id.split("#", 1)[0]:
+        case "debit" | "credit" | "status" as kind:
+            return kind
+        case _:
+            return None
+
+
+def entry_item(new: NewEntry, at_ms: int) -> Item:
+    """An entry, written once and never changed; it fits in 1 KB, one write unit."""
+    movement = new.movement
+    item = ledger_key(movement.phone, new_entry_id(new)) | {
+        "fingerprint": _s(movement.fingerprint),
+        "createdAt": _n(at_ms),
+        "currency": _s(movement.currency),
+    }
+    match movement:
+        case Debit():
+            item |= {
+                "agentId": _s(movement.agent_id),
+                "idempotencyKey": _s(movement.idempotency_key),
+                "amountMinor": _n(movement.amount_minor),
+                "contra": _s(f"agent:{movement.agent_id}"),
+            }
+            if movement.captured_at is not None:
+                item["capturedAt"] = _s(movement.captured_at)
+        case Credit():
+            item |= {
+                "source": _s(movement.source),
+                "creditId": _s(movement.credit_id),
+                "amountMinor": _n(movement.amount_minor),
+                "contra": _s(f"funding:{movement.source}"),
+            }
+        case StatusChange():
+            item |= {
+                "source": _s(movement.source),
+                "requestId": _s(movement.request_id),
+                "status": _s(movement.status),
+            }
+        case _:
+            assert_never(movement)
+    return item | _outcome_attributes(new.outcome)
+
+
+def read_entry(item: Mapping[str, Any]) -> Entry:
+    """The entry of an item. Raises KeyError or ValueError where it is none."""
+    kind = entry_kind(item["txId"]["S"])
+    if kind is None:
+        raise ValueError("not an entry")
+    actor, reference = _BUSINESS_ID[kind]
+    outcome: Outcome
+    if item["outcome"]["S"] == "posted":
+        outcome = Posted(int(item["version"]["N"]), int(item["balanceAfterMinor"]["N"]))
+    else:
+        outcome = Rejected(Reason(item["reason"]["S"]))
+    return Entry(
+        phone=Phone(item["phone"]["S"]),
+        entry_id=EntryId(item["txId"]["S"]),
+        kind=kind,
+        actor=item[actor]["S"],
+        reference=item[reference]["S"],
+        fingerprint=Fingerprint(item["fingerprint"]["S"]),
+        outcome=outcome,
+        currency=Currency(item["currency"]["S"]),
+        amount_minor=_maybe_n(item, "amountMinor") or 0,
+        contra=_maybe_s(item, "contra"),
+        wallet_status=WalletStatus(item["status"]["S"]) if kind == "status" else None,
+        created_at_ms=int(item["createdAt"]["N"]),
+    )
+
+
+def read_wallet(item: Mapping[str, Any]) -> Wallet:
+    """The wallet of a balance row. Raises KeyError or ValueError where it is none."""
+    return Wallet(
+        phone=Phone(item["phone"]["S"]),
+        balance_minor=int(item["balanceMinor"]["N"]),
+        currency=Currency(item["currency"]["S"]),
+        version=int(item["version"]["N"]),
+        status=WalletStatus(item["status"]["S"]),
+    )
+
+
+def _outcome_attributes(outcome: Outcome) -> Item:
+    match outcome:
+        case Posted(version, balance_after_minor):
+            return {
+                "outcome": _s("posted"),
+                "version": _n(version),
+                "balanceAfterMinor": _n(balance_after_minor),
+            }
+        case Rejected(reason):
+            return {"outcome": _s("rejected"), "reason": _s(reason)}
+        case _:
+            assert_never(outcome)
+
+
+def _s(value: str) -> Item:
+    return {"S": str(value)}
+
+
+def _n(value: int) -> Item:
+    return {"N": str(value)}
+
+
+def _maybe_s(item: Mapping[str, Any], name: str) -> str | None:
+    return str(item[name]["S"]) if name in item else None
+
+
+def _maybe_n(item: Mapping[str, Any], name: str) -> int | None:
+    return int(item[name]["N"]) if name in item else None

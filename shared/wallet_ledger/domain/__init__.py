@@ -1,0 +1,1 @@
+"""The rules of the books: values and pure functions, standard library only."""

@@ -1,0 +1,16 @@
+"""Errors that say what the caller must do. Business answers are values, never exceptions."""
+
+
+class InvalidMessage(Exception):
+    """Final: this input can never be processed. HTTP answers 400, a consumer hands it to triage.
+
+    The text names the field and the rule, never the value: it is logged.
+    """
+
+
+class Unavailable(Exception):
+    """Not now: a dependency throttles, conflicts or does not answer. 503, or redelivery."""
+
+
+class InvariantViolated(Exception):
+    """This cannot be: the books or the code are wrong. Redelivered, and a person is alarmed."""

@@ -1,0 +1,227 @@
+"""What travels on TxQueue, and the events on the bus: written and read without pydantic.
+
+Reconcile and relay read nothing else, and pydantic would double their cold start. A consumer
+trusts no message more than a stranger's: whatever redrives a queue can put anything into it.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, assert_never
+
+from wallet_ledger import strict_json
+from wallet_ledger.domain.ids import (
+    AgentId,
+    Currency,
+    IdempotencyKey,
+    Phone,
+    digest,
+    is_currency,
+    is_id,
+    is_phone,
+)
+from wallet_ledger.domain.transactions import AMOUNT_MINOR_MAX
+from wallet_ledger.domain.wallets import Credit, Debit, Movement, StatusChange, WalletStatus
+from wallet_ledger.errors import InvalidMessage
+from wallet_ledger.ports import OutgoingEvent, OutgoingMessage
+
+MESSAGE_VERSION = 1
+EVENT_SCHEMA_VERSION = 1
+
+_DEBIT_MEMBERS = {
+    "v",
+    "kind",
+    "agentId",
+    "idempotencyKey",
+    "phone",
+    "amountMinor",
+    "currency",
+    "fingerprint",
+    "attempt",
+    "createdAt",
+}
+_CREDIT_MEMBERS = {"v", "kind", "source", "id", "phone", "amountMinor", "currency"}
+_STATUS_MEMBERS = {"v", "kind", "source", "id", "phone", "status", "currency"}
+
+
+def movement_message(movement: Movement, dedup_id: str) -> OutgoingMessage:
+    """The TxQueue message of a movement, in the group of its phone."""
+    body: dict[str, Any]
+    match movement:
+        case Debit():
+            body = {
+                "v": MESSAGE_VERSION,
+                "kind": "debit",
+                "agentId": movement.agent_id,
+                "idempotencyKey": movement.idempotency_key,
+                "phone": movement.phone,
+                "amountMinor": movement.amount_minor,
+                "currency": movement.currency,
+                "fingerprint": movement.fingerprint,
+                "attempt": movement.attempt,
+                "createdAt": movement.created_at_ms,
+            }
+            if movement.captured_at is not None:
+                body["capturedAt"] = movement.captured_at
+        case Credit():
+            body = {
+                "v": MESSAGE_VERSION,
+                "kind": "credit",
+                "source": movement.source,
+                "id": movement.credit_id,
+                "phone": movement.phone,
+                "amountMinor": movement.amount_minor,
+                "currency": movement.currency,
+            }
+        case StatusChange():
+            body = {
+                "v": MESSAGE_VERSION,
+                "kind": "status",
+                "source": movement.source,
+                "id": movement.request_id,
+                "phone": movement.phone,
+                "status": movement.status,
+                "currency": movement.currency,
+            }
+        case _:
+            assert_never(movement)
+    return OutgoingMessage(json.dumps(body), group=movement.phone, dedup_id=dedup_id)
+
+
+def debit_dedup_id(agent_id: AgentId, key: IdempotencyKey, attempt: int) -> str:
+    """A repetition of one attempt is dropped by the queue; every new attempt passes."""
+    return digest("tx", agent_id, key, attempt)
+
+
+def read_movement(body: str) -> Movement:
+    """The movement of a TxQueue message. Raises `InvalidMessage` for anything else."""
+    message = strict_json.read(body)
+    if not isinstance(message, dict):
+        raise InvalidMessage("the message is not an object")
+    if message.get("v") != MESSAGE_VERSION:
+        raise InvalidMessage("v: unknown message version")
+    match message.get("kind"):
+        case "debit":
+            return _read_debit(message)
+        case "credit":
+            return _read_credit(message)
+        case "status":
+            return _read_status(message)
+        case _:
+            raise InvalidMessage("kind: unknown")
+
+
+def unreadable(source: str, why: str, record: Mapping[str, Any]) -> OutgoingMessage:
+    """What goes to DeliveryFailures for a record that can never be processed, kept verbatim.
+
+    `why` is the text of an `InvalidMessage`; `record` is the whole record as Lambda got it.
+    """
+    return OutgoingMessage(
+        json.dumps({"v": MESSAGE_VERSION, "source": source, "why": why, "record": record})
+    )
+
+
+def event(
+    detail_type: str, identity: tuple[str | int, ...], detail: Mapping[str, Any]
+) -> OutgoingEvent:
+    """An event whose `eventId` depends on its type and `identity` alone.
+
+    It can be derived again from the tables at any time and is then the same event.
+    """
+    return OutgoingEvent(
+        detail_type,
+        json.dumps(
+            {
+                "schemaVersion": EVENT_SCHEMA_VERSION,
+                "eventId": digest("event", detail_type, *identity)[:32],
+                **{name: value for name, value in detail.items() if value is not None},
+            }
+        ),
+    )
+
+
+def _read_debit(message: dict[str, Any]) -> Debit:
+    _require_members(message, _DEBIT_MEMBERS, optional={"capturedAt"})
+    debit = Debit(
+        agent_id=AgentId(_id(message, "agentId")),
+        idempotency_key=IdempotencyKey(_id(message, "idempotencyKey")),
+        phone=_phone(message),
+        amount_minor=_integer(message, "amountMinor", AMOUNT_MINOR_MAX),
+        currency=_currency(message),
+        attempt=_integer(message, "attempt", 10**6),
+        created_at_ms=_integer(message, "createdAt", 10**14),
+        captured_at=_text(message, "capturedAt") if "capturedAt" in message else None,
+    )
+    # The row's write is conditional on this fingerprint: a message that lies about its amount
+    # must not carry the fingerprint of the true one.
+    if message["fingerprint"] != debit.fingerprint:
+        raise InvalidMessage("fingerprint: does not match the content")
+    return debit
+
+
+def _read_credit(message: dict[str, Any]) -> Credit:
+    _require_members(message, _CREDIT_MEMBERS)
+    return Credit(
+        source=_id(message, "source"),
+        credit_id=_id(message, "id"),
+        phone=_phone(message),
+        amount_minor=_integer(message, "amountMinor", AMOUNT_MINOR_MAX),
+        currency=_currency(message),
+    )
+
+
+def _read_status(message: dict[str, Any]) -> StatusChange:
+    _require_members(message, _STATUS_MEMBERS)
+    if message["status"] not in tuple(WalletStatus):
+        raise InvalidMessage("status: unknown")
+    return StatusChange(
+        source=_id(message, "source"),
+        request_id=_id(message, "id"),
+        phone=_phone(message),
+        status=WalletStatus(message["status"]),
+        currency=_currency(message),
+    )
+
+
+def _require_members(
+    message: dict[str, Any], required: set[str], optional: set[str] | None = None
+) -> None:
+    missing = required - message.keys()
+    if missing:
+        raise InvalidMessage(f"{min(missing)}: missing")
+    if message.keys() - required - (optional or set()):
+        raise InvalidMessage("the message has an unknown member")
+
+
+def _text(message: dict[str, Any], name: str) -> str:
+    value = message[name]
+    if not isinstance(value, str) or len(value) > 64:
+        raise InvalidMessage(f"{name}: not a short string")
+    return value
+
+
+def _id(message: dict[str, Any], name: str) -> str:
+    value = _text(message, name)
+    if not is_id(value):
+        raise InvalidMessage(f"{name}: not an id")
+    return value
+
+
+def _phone(message: dict[str, Any]) -> Phone:
+    value = _text(message, "phone")
+    if not is_phone(value):
+        raise InvalidMessage("phone: not E.164 digits")
+    return Phone(value)
+
+
+def _currency(message: dict[str, Any]) -> Currency:
+    value = _text(message, "currency")
+    if not is_currency(value):
+        raise InvalidMessage("currency: not a currency code")
+    return Currency(value)
+
+
+def _integer(message: dict[str, Any], name: str, largest: int) -> int:
+    value = message[name]
+    if type(value) is not int or not 1 <= value <= largest:  # `True` is an int, so not isinstance
+        raise InvalidMessage(f"{name}: not an integer from 1 to {largest}")
+    return value

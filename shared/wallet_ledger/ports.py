@@ -1,0 +1,112 @@
+"""What the use cases need from the world: small ports, named by role.
+
+Every port has a fake that keeps the same promises (`tests/contract/` runs one suite on both).
+All of them raise `Unavailable` for a passing cause, and nothing else that a caller should catch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from wallet_ledger.domain.ids import AgentId, IdempotencyKey, Phone
+from wallet_ledger.domain.postings import Posting, PostingResult
+from wallet_ledger.domain.transactions import OfflineTransaction, Status
+from wallet_ledger.domain.wallets import Wallet
+
+
+class AcceptedTransactions(Protocol):
+    """The identity of every key: what ingest writes and reads."""
+
+    def put_if_new(self, row: OfflineTransaction) -> OfflineTransaction | None:
+        """Store `row` unless its key exists; then store nothing and return the existing row."""
+
+    def find(self, agent_id: AgentId, key: IdempotencyKey) -> OfflineTransaction | None:
+        """The row as of now (a consistent read), None for an unknown key."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRow:
+    """What the index of open rows tells of one; it may lag behind the row."""
+
+    agent_id: AgentId
+    idempotency_key: IdempotencyKey
+    status: Status
+    attempt: int
+    created_at_ms: int
+    expires_at_s: int
+    next_sweep_at_ms: int
+
+
+class OpenTransactions(Protocol):
+    """Rows that the system still owes an end: what the sweep reads and moves."""
+
+    def open_rows(self, shard: int, limit: int) -> Sequence[OpenRow]:
+        """At most `limit` open rows of a shard, the longest due first."""
+
+    def send_again(self, row: OpenRow, next_sweep_at_ms: int, now_ms: int) -> bool:
+        """Raise the row's attempt if it is still queued at `row.attempt`; whether it was."""
+
+    def expire(self, row: OpenRow, now_ms: int) -> bool:
+        """Move the row to expired if it is still queued; whether it was."""
+
+
+class Ledger(Protocol):
+    """The books of one wallet."""
+
+    def wallet(self, phone: Phone) -> Wallet | None:
+        """The balance row as of now (a consistent read), None where no wallet is open."""
+
+    def post(self, posting: Posting) -> PostingResult:
+        """Write all of `posting` or nothing, under its conditions.
+
+        `Contended` also stands for an answer that was lost: the write may have happened, and
+        a second try then meets its own entries.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingMessage:
+    """A message for a queue. `group` and `dedup_id` are None for a standard queue."""
+
+    body: str
+    group: str | None = None
+    dedup_id: str | None = None
+
+
+class Queue(Protocol):
+    """A queue to send to."""
+
+    def send(self, messages: Sequence[OutgoingMessage]) -> frozenset[int]:
+        """Send in order, any number; the indexes of those that were not taken."""
+
+
+class Backlog(Protocol):
+    """How much waits in a queue."""
+
+    def depth(self) -> int:
+        """Messages visible, in flight and delayed, approximately."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingEvent:
+    """An event for the bus: `detail` is a JSON object as text."""
+
+    detail_type: str
+    detail: str
+
+
+class EventBus(Protocol):
+    """The bus that the world listens on."""
+
+    def put(self, events: Sequence[OutgoingEvent]) -> frozenset[int]:
+        """Put in order, any number; the indexes of those that were not taken."""
+
+
+class Clock(Protocol):
+    """Time, so that tests can hold it."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch."""
+
+    def pause(self, seconds: float) -> None:
+        """Let `seconds` pass."""

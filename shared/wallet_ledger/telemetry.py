@@ -1,0 +1,93 @@
+"""Logs, metrics and traces: the only module that knows Powertools and the X-Ray SDK.
+
+Nothing personal goes through here: no phone, no payload, no token, and no idempotency key, since
+agents put phones into theirs. A transaction is logged by `transaction_ref`.
+"""
+
+import os
+from collections.abc import Callable
+from threading import Lock
+from traceback import extract_tb
+from typing import Any
+
+from aws_lambda_powertools import Logger, Metrics
+from aws_lambda_powertools.metrics import MetricUnit, single_metric
+
+logger = Logger(log_uncaught_exceptions=False)
+"""Structured JSON lines; the service's name and level come from `POWERTOOLS_*`."""
+
+metrics = Metrics()
+"""CloudWatch EMF: metrics are log lines, flushed once at the end of an invocation."""
+
+_lock = Lock()
+_UNITS = {"Ms": MetricUnit.Milliseconds, "Seconds": MetricUnit.Seconds}
+
+
+def count(name: str, value: float = 1) -> None:
+    """Add to a metric; the unit is read off the end of its name, default a count."""
+    unit = next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), None)
+    with _lock:  # reconcile counts from the threads of its phones
+        metrics.add_metric(name=name, unit=unit or MetricUnit.Count, value=value)
+
+
+def count_by(name: str, dimension: str, value: str, number: float = 1) -> None:
+    """Add to a metric that has a dimension of its own, such as failures by reason."""
+    with single_metric(name=name, unit=MetricUnit.Count, value=number) as metric:
+        metric.add_dimension(name=dimension, value=value)
+
+
+class HandlerFailed(Exception):
+    """What Lambda is told when a handler raises: the class of the error, never its text."""
+
+
+def instrumented[Event, Answer](
+    handle: Callable[[Event, Any], Answer],
+) -> Callable[[Event, Any], Answer]:
+    """A Lambda handler with its metrics flushed, its request id in each log line, and traced.
+
+    An error is logged as class and places and raised as `HandlerFailed`: Lambda prints whatever
+    is raised, and the text of a foreign error may hold what it choked on.
+    """
+    _trace_aws_calls()
+
+    @metrics.log_metrics(raise_on_empty_metrics=False)
+    def handler(event: Event, context: Any) -> Answer:
+        logger.append_keys(requestId=getattr(context, "aws_request_id", None))
+        try:
+            return handle(event, context)
+        except Exception as error:
+            places = [f"{f.filename}:{f.lineno} {f.name}" for f in extract_tb(error.__traceback__)]
+            name = type(error).__name__
+            logger.critical("handler failed", extra={"errorType": name, "places": places})
+            raise HandlerFailed(name) from None
+
+    return handler  # type: ignore[no-any-return]  # Powertools' decorator is not typed
+
+
+def in_current_trace[**Arguments, Answer](
+    call: Callable[Arguments, Answer],
+) -> Callable[Arguments, Answer]:
+    """`call` for another thread, its AWS calls shown in the trace of this one."""
+    if not _tracing():
+        return call
+    from aws_xray_sdk.core import xray_recorder
+
+    entity = xray_recorder.get_trace_entity()
+
+    def traced(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
+        xray_recorder.set_trace_entity(entity)
+        return call(*args, **kwargs)
+
+    return traced
+
+
+def _trace_aws_calls() -> None:
+    # The SDK costs a cold start a third of a bare client's import, so only where it has a use.
+    if _tracing():
+        from aws_xray_sdk.core import patch
+
+        patch(("botocore",))
+
+
+def _tracing() -> bool:
+    return os.environ.get("AWS_XRAY_SDK_ENABLED", "false").lower() == "true"

@@ -47,6 +47,9 @@ pins: $(READY) ## Resolve requirements/*.in again and write their pins
 	$(BIN)/uv pip compile $(PINS) requirements/engine.in -o requirements/engine.txt
 	$(BIN)/uv pip compile $(PINS) requirements/runtime.in -o requirements/runtime.txt
 	$(BIN)/uv pip compile $(PINS) pyproject.toml requirements/dev.in -o requirements/dev.txt
+	cd shared && ../$(BIN)/uv pip compile $(PINS) --constraint ../requirements/dev.txt \
+	  $(addprefix --no-emit-package ,botocore urllib3 python-dateutil six) \
+	  requirements.in -o requirements.txt
 
 clean: stop ## End what runs; remove environments, build output and caches
 	rm -rf .wakala $(VENV) .aws-sam .mypy_cache .pytest_cache .ruff_cache .hypothesis

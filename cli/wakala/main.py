@@ -1,0 +1,502 @@
+"""The commands: each reads its options, calls one module, and shows what came back."""
+
+import re
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+from cyclopts import App, CycloptsError, Parameter
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from wakala import agents, deploy, info, transactions, wallets
+from wakala.output import Problem, coloured, out, problem, progress, show, table
+from wakala.stack import DEFAULT_STACK, Stack, Where, open_stack
+from wakala.transactions import AgentApi, Answer
+from wallet_ledger.domain.wallets import Wallet
+
+app = App(
+    name="wakala",
+    help="Offline transactions of mobile-money agents, settled exactly once: the local engine,"
+    " the demo, and an operator's tools. Amounts are integers in minor units.",
+    help_format="markdown",
+    version_flags=(),
+)
+agent_app = App(name="agent", help="Enroll agents and get their tokens.")
+wallet_app = App(name="wallet", help="Open, fund, freeze and read wallets.")
+tx_app = App(name="tx", help="Submit offline transactions as an agent's app does, ask for them.")
+for group in (agent_app, wallet_app, tx_app):
+    app.command(group)
+
+Json = Annotated[bool, Parameter(name="--json", negative=(), help="Print JSON for a script.")]
+StackName = Annotated[str, Parameter(env_var="WAKALA_STACK", help="Name of the stack.")]
+Amount = Annotated[str, Parameter(allow_leading_hyphen=True)]
+
+
+@Parameter(name="*", group="Which stack")
+@dataclass(frozen=True, slots=True)
+class On:
+    """Which stack a command means: the local engine's, unless a profile or region says AWS."""
+
+    stack: StackName = DEFAULT_STACK
+    profile: Annotated[
+        str | None, Parameter(env_var="WAKALA_PROFILE", help="AWS profile of the stack's account.")
+    ] = None
+    region: Annotated[
+        str | None, Parameter(env_var="WAKALA_REGION", help="AWS Region of the stack.")
+    ] = None
+
+    def open(self) -> Stack:
+        """The deployed stack."""
+        return open_stack(Where(self.stack, self.profile, self.region))
+
+
+LOCAL = On()
+
+
+@Parameter(name="*", group="One transaction")
+@dataclass(frozen=True, slots=True)
+class OneTransaction:
+    """A transaction given by options."""
+
+    agent: Annotated[
+        str | None, Parameter(help="Whose it is; with --file, where a line names no agent.")
+    ] = None
+    phone: Annotated[str | None, Parameter(help="The wallet to debit.")] = None
+    amount: Annotated[
+        str | None, Parameter(help="Minor units: 15000 is KES 150.00.", allow_leading_hyphen=True)
+    ] = None
+    key: Annotated[str | None, Parameter(help="Idempotency key; made up where you give none.")] = (
+        None
+    )
+    currency: Annotated[str | None, Parameter(help="ISO 4217; the stack's where not given.")] = None
+    captured_at: Annotated[
+        str | None, Parameter(help="When the device recorded it, RFC 3339 with offset.")
+    ] = None
+
+    def document(self) -> transactions.Document:
+        """The request's body. Problem where something is missing."""
+        if self.agent is None or self.phone is None or self.amount is None:
+            raise Problem("give --agent, --phone and --amount, or --file")
+        optional = {"currency": self.currency, "capturedAt": self.captured_at}
+        return {
+            "agentId": self.agent,
+            "phone": self.phone,
+            "amount": _minor_units(self.amount),
+            "idempotencyKey": self.key or str(uuid.uuid4()),
+        } | {name: value for name, value in optional.items() if value is not None}
+
+
+@app.command
+def up(
+    *,
+    port: Annotated[int | None, Parameter(env_var="WAKALA_PORT")] = None,
+    auth: Annotated[bool, Parameter(negative=())] = False,
+    stack: StackName = DEFAULT_STACK,
+    json: Json = False,
+) -> None:
+    """Start the local engine, build, and deploy the stack to it; again redeploys what changed.
+
+    State lives in `.wakala/`, or where WAKALA_HOME says. With AWS_ENDPOINT_URL set, the engine
+    there is used and none is started.
+
+    Examples:
+
+        wakala up
+        wakala up --auth             # IAM enforced: each function may do only what its role says
+        WAKALA_HOME=/tmp/second wakala up --port 4600
+
+    Parameters
+    ----------
+    port
+        Port of the engine on 127.0.0.1 (4566 unless you say otherwise).
+    auth
+        Enforce IAM.
+    """
+    deploy.up(stack, port, auth=auth)
+    deployed = info.describe(open_stack(Where(stack)))
+    show(json, deployed.view(), lambda: f"\nWakala is up: {deployed.stack.api_url}")
+
+
+@app.command
+def down(*, json: Json = False) -> None:
+    """End the local engine that `wakala up` started, and all that was on it.
+
+    Example:
+
+        wakala down
+    """
+    ended = deploy.down()
+    show(
+        json, {"ended": ended}, lambda: "The engine has ended." if ended else "Nothing is running."
+    )
+
+
+@app.command(name="info")
+def show_info(*, on: On = LOCAL, json: Json = False) -> None:
+    """Show the stack's addresses, what lies in its queues, and how to post a transaction.
+
+    Examples:
+
+        wakala info
+        wakala info --json | jq -r .apiUrl
+        wakala info --profile ops --region eu-west-1 --stack wakala
+    """
+    found = info.describe(on.open())
+    show(json, found.view(), found.render)
+
+
+@agent_app.command
+def enroll(
+    agent_id: str, *, password: str | None = None, on: On = LOCAL, json: Json = False
+) -> None:
+    """Enroll an agent; one who is enrolled already stays so.
+
+    Examples:
+
+        wakala agent enroll AG-001
+        wakala agent enroll AG-001 --password "$SECRET" --profile ops
+
+    Parameters
+    ----------
+    agent_id
+        The agent's id, as its transactions name it.
+    password
+        The agent's password; without it one is made up and kept in `.wakala/`, for you alone.
+    """
+    enrolled = agents.enroll(on.open(), agent_id, password)
+    word = "enrolled" if enrolled.new else "was enrolled before"
+    show(json, {"agentId": agent_id, "new": enrolled.new}, lambda: f"{agent_id} {word}")
+
+
+@agent_app.command
+def token(
+    agent_id: str, *, password: str | None = None, on: On = LOCAL, json: Json = False
+) -> None:
+    """Print a fresh ID token of an agent, and nothing else.
+
+    Example:
+
+        curl -H "Authorization: $(wakala agent token AG-001)" …
+
+    Parameters
+    ----------
+    agent_id
+        An enrolled agent.
+    password
+        The agent's password where it is not known here (or WAKALA_AGENT_PASSWORD).
+    """
+    id_token = agents.token(on.open(), agent_id, password)
+    if json:
+        show(json, {"idToken": id_token}, lambda: "")
+    else:
+        print(id_token)
+
+
+@wallet_app.command(name="open")
+def open_wallet(phone: str, *, on: On = LOCAL, json: Json = False) -> None:
+    """Open a wallet in the stack's currency; one that is there stays as it is.
+
+    Example:
+
+        wakala wallet open '0712 345 678'
+    """
+    stack = on.open()
+    wallets.settle(stack, [wallets.opening(stack, phone)])
+    _show_wallet(json, wallets.show(stack, phone))
+
+
+@wallet_app.command
+def credit(
+    phone: str,
+    amount: Amount,
+    *,
+    id: str | None = None,
+    currency: str | None = None,
+    source: str = wallets.SOURCE,
+    on: On = LOCAL,
+    json: Json = False,
+) -> None:
+    """Put money into a wallet, and return once it is posted. The first credit opens the wallet.
+
+    The same id and amount again posts nothing new; the id with another amount is refused.
+
+    Examples:
+
+        wakala wallet credit 0712345678 250000 --id float-2026-07-01
+        wakala wallet credit +254712345678 250000 --id float-2026-07-01 --json
+
+    Parameters
+    ----------
+    phone
+        The wallet, in any usual spelling of the number.
+    amount
+        Minor units: 250000 is KES 2,500.00.
+    id
+        What makes this credit this one, for a safe repetition; made up where you give none.
+    currency
+        ISO 4217; the stack's own unless you say otherwise.
+    source
+        The funding account on the other side.
+    """
+    stack = on.open()
+    request = wallets.credit(stack, phone, _minor_units(amount), id, currency, source)
+    entry = wallets.settle(stack, [request])[0]
+    wallet = wallets.wallet_view(wallets.show(stack, phone))
+    show(
+        json,
+        wallets.entry_view(entry) | {"id": entry.reference, "wallet": wallet},
+        lambda: (
+            f"credited {entry.amount_minor:,} {entry.currency} to +{entry.phone}"
+            f" (--id {entry.reference}); the balance is now {wallet['balance']:,}"
+        ),
+    )
+
+
+@wallet_app.command(name="show")
+def show_wallet(phone: str, *, on: On = LOCAL, json: Json = False) -> None:
+    """Show a wallet's balance, in minor units, and status.
+
+    Examples:
+
+        wakala wallet show 0712345678
+        wakala wallet show 0712345678 --json | jq .balance
+    """
+    _show_wallet(json, wallets.show(on.open(), phone))
+
+
+@wallet_app.command
+def statement(phone: str, *, on: On = LOCAL, json: Json = False) -> None:
+    """List every entry of a wallet, oldest first: what was posted, and what was refused.
+
+    Example:
+
+        wakala wallet statement 0712345678
+    """
+    entries = [wallets.entry_view(entry) for entry in wallets.statement(on.open(), phone)]
+    show(json, entries, lambda: _statement_table(entries))
+
+
+@wallet_app.command
+def freeze(
+    phone: str,
+    *,
+    id: str | None = None,
+    on: On = LOCAL,
+    json: Json = False,
+) -> None:
+    """Freeze a wallet: debits are refused, credits still taken.
+
+    Example:
+
+        wakala wallet freeze 0712345678
+
+    Parameters
+    ----------
+    phone
+        The wallet.
+    id
+        Request id, for a safe repetition; made up where you give none.
+    """
+    _change_status(on.open(), phone, "frozen", id, json=json)
+
+
+@wallet_app.command
+def unfreeze(
+    phone: str,
+    *,
+    id: str | None = None,
+    on: On = LOCAL,
+    json: Json = False,
+) -> None:
+    """Let a frozen wallet be debited again.
+
+    Example:
+
+        wakala wallet unfreeze 0712345678
+
+    Parameters
+    ----------
+    phone
+        The wallet.
+    id
+        Request id, for a safe repetition; made up where you give none.
+    """
+    _change_status(on.open(), phone, "active", id, json=json)
+
+
+@tx_app.command
+def submit(
+    *,
+    one: OneTransaction = OneTransaction(),
+    file: Annotated[Path | None, Parameter(help="CSV or NDJSON of many.")] = None,
+    on: On = LOCAL,
+    json: Json = False,
+) -> None:
+    """Submit one offline transaction, or a file of them, as the agent's app does.
+
+    A repetition is safe: each counts once for its agent and key. Exit status 1 where one was
+    refused. A CSV has the columns agentId, phone, amount, idempotencyKey and, if you like,
+    currency and capturedAt; a line of NDJSON is a request's body.
+
+    Examples:
+
+        wakala tx submit --agent AG-001 --phone 0712345678 --amount 15000 --key t-0001
+        wakala tx submit --file day.csv
+        wakala tx submit --file day.ndjson --agent AG-001 --json
+    """
+    if file is not None:
+        documents = transactions.read_file(file, one.agent)
+        _submit_file(on.open(), documents, json=json)
+        return
+    document = one.document()
+    stack = on.open()
+    answer = AgentApi(stack.api_url, agents.token(stack, document["agentId"])).submit(document)
+    show(json, answer.view(), lambda: _answers_table([answer]))
+    if not answer.accepted:
+        raise SystemExit(1)
+
+
+@tx_app.command(name="status")
+def tx_status(key: str, *, agent: str, on: On = LOCAL, json: Json = False) -> None:
+    """Ask the API what became of a transaction.
+
+    Example:
+
+        wakala tx status --agent AG-001 t-0001
+
+    Parameters
+    ----------
+    key
+        Its idempotency key.
+    agent
+        Whose it is; another agent's key is unknown.
+    """
+    stack = on.open()
+    answer = AgentApi(stack.api_url, agents.token(stack, agent)).status(key)
+    body = transactions.body_of(answer)
+    if answer.is_success:
+        show(json, body, lambda: _members_table(body))
+        return
+    if json:
+        show(json, body, lambda: "")
+        raise SystemExit(1)
+    unknown = answer.status_code == 404
+    raise Problem(f"{agent} has no transaction {key}" if unknown else str(body.get("detail")))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command; the exit status. Whatever a person can mend is told in one line."""
+    try:
+        app(arguments, exit_on_error=False, print_error=False, result_action="return_none")
+    except CycloptsError as error:
+        problem(f"{error} (see --help)")
+    except Problem as error:
+        problem(str(error))
+    except (ClientError, BotoCoreError) as error:
+        problem(_aws_problem(error))
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else 1
+    except KeyboardInterrupt:
+        progress.print("interrupted")
+        return 130
+    except BrokenPipeError:
+        return 0
+    else:
+        return 0
+    return 1
+
+
+def _aws_problem(error: ClientError | BotoCoreError) -> str:
+    if not isinstance(error, ClientError):
+        return str(error)
+    said = error.response["Error"]
+    code = said.get("Code", "")
+    if code in ("ExpiredToken", "ExpiredTokenException", "RequestExpired"):
+        return "the AWS session has expired: sign in again"
+    return f"AWS refuses {error.operation_name}: {code}: {said.get('Message', '')}"
+
+
+def _minor_units(text: str) -> int:
+    if not re.fullmatch(r"-?[0-9]{1,18}", text, re.ASCII):
+        raise Problem(f"amount {text!r} is not an integer in minor units (12.50 is 1250)")
+    return int(text)
+
+
+def _change_status(
+    stack: Stack,
+    phone: str,
+    status: str,
+    request_id: str | None,
+    *,
+    json: bool,
+) -> None:
+    wallets.show(stack, phone)  # a request for a wallet that is not there would open it
+    wallets.settle(stack, [wallets.status_change(stack, phone, status, request_id)])
+    _show_wallet(json, wallets.show(stack, phone))
+
+
+def _show_wallet(as_json: bool, wallet: Wallet) -> None:
+    view = wallets.wallet_view(wallet)
+    show(as_json, view, lambda: _members_table(view))
+
+
+def _members_table(members: dict[str, Any]) -> object:
+    made = table("", "")
+    made.show_header = False
+    for name, value in members.items():
+        made.add_row(name, f"{value:,}" if name in ("amount", "balance") else coloured(str(value)))
+    return made
+
+
+def _statement_table(entries: list[dict[str, Any]]) -> object:
+    numbers = frozenset({"version", "amount", "balance after"})
+    made = table("at", "entry", "outcome", "version", "amount", "balance after", right=numbers)
+    for entry in entries:
+        sign = "-" if entry["kind"] == "debit" else ""
+        made.add_row(
+            entry["createdAt"].replace("T", " ").removesuffix("Z"),
+            entry["entryId"].replace("#", " "),
+            coloured(entry["reason"] or entry["outcome"]),
+            str(entry["version"] or ""),
+            f"{sign}{entry['amount']:,}" if entry["amount"] else "",
+            "" if entry["balanceAfter"] is None else f"{entry['balanceAfter']:,}",
+        )
+    return made
+
+
+def _submit_file(stack: Stack, documents: list[transactions.Document], *, json: bool) -> None:
+    apis: dict[str, AgentApi] = {}
+
+    def api_of(agent_id: str) -> AgentApi:
+        if agent_id not in apis:
+            apis[agent_id] = AgentApi(stack.api_url, agents.token(stack, agent_id))
+        return apis[agent_id]
+
+    columns = (TextColumn("submitting"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=progress, transient=True) as bar:
+        task = bar.add_task("", total=len(documents))
+        answers = transactions.submit_all(documents, api_of, lambda sent: bar.advance(task, sent))
+    counts = transactions.count(answers)
+    results = [answer.view() for answer in answers]
+    show(json, counts | {"results": results}, lambda: _answers_table(answers))
+    if not json:
+        out.print("\n" + ", ".join(f"{number} {word}" for word, number in counts.items()))
+    if counts["refused"]:
+        raise SystemExit(1)
+
+
+def _answers_table(answers: list[Answer]) -> object:
+    made = table("agent", "key", "amount", "outcome", "status", "why", right=frozenset({"amount"}))
+    for answer in answers:
+        made.add_row(
+            str(answer.sent["agentId"]),
+            str(answer.sent.get("idempotencyKey", "")),
+            f"{answer.sent['amount']:,}" if isinstance(answer.sent.get("amount"), int) else "",
+            coloured(answer.outcome),
+            coloured(str(answer.body["status"])) if answer.accepted else str(answer.status),
+            transactions.why(answer),
+        )
+    return made

@@ -1,0 +1,83 @@
+"""What a person or a script reads: results on stdout, progress and problems on stderr."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+out = Console(highlight=False)
+progress = Console(highlight=False, stderr=True)
+
+COLOURS = {
+    "active": "green",
+    "failed": "red",
+    "frozen": "cyan",
+    "posted": "green",
+    "queued": "yellow",
+    "refused": "red",
+    "rejected": "red",
+    "synced": "green",
+}
+
+
+class Problem(Exception):
+    """Something the person at the keyboard can mend: one clear line, exit 1, no traceback."""
+
+
+def show(as_json: bool, result: Any, render: Callable[[], object]) -> None:
+    """Print `result` as JSON, or what `render` makes of it for a person."""
+    if as_json:
+        print(json.dumps(result, ensure_ascii=False, indent=2 if out.is_terminal else None))
+    else:
+        out.print(render())
+
+
+def problem(text: str) -> None:
+    """Print one line that says what is wrong and what to do."""
+    progress.print(f"[bold red]error:[/] {escape(' '.join(text.split()))}", soft_wrap=True)
+
+
+def escape(text: object) -> str:
+    """Text from elsewhere, so that a `[` in it is not read as markup."""
+    from rich.markup import escape as markup_escape
+
+    return markup_escape(str(text))
+
+
+def coloured(word: str) -> str:
+    """A status or outcome in its colour."""
+    colour = COLOURS.get(word)
+    return f"[{colour}]{escape(word)}[/]" if colour else escape(word)
+
+
+def table(*columns: str, right: frozenset[str] = frozenset(), title: str | None = None) -> Table:
+    """An empty table of our plain kind; `right` names the columns of numbers."""
+    made = Table(box=None, pad_edge=False, title=title, title_justify="left", header_style="bold")
+    for name in columns:
+        made.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    return made
+
+
+@dataclass(slots=True)
+class Step:
+    """A step under way; `note` is what its line says when it is done."""
+
+    note: str = ""
+
+
+@contextmanager
+def step(title: str) -> Iterator[Step]:
+    """Show `title` while the body runs, then a line with the note and the seconds it took."""
+    current = Step()
+    started = time.monotonic()
+    with progress.status(title):
+        yield current
+    took = time.monotonic() - started
+    progress.print(
+        f"[green]✓[/] {title:<14} {escape(current.note)} [dim]({took:.1f} s)[/]", soft_wrap=True
+    )

@@ -11,7 +11,7 @@ from wallet_ledger.domain.wallets import Debit, Movement, Posted, Rejected
 from wallet_ledger.errors import InvalidMessage, Unavailable
 from wallet_ledger.messages import read_movement, unreadable
 from wallet_ledger.ports import Clock, Queue
-from wallet_ledger.telemetry import count, count_by, in_current_trace, logger
+from wallet_ledger.telemetry import count, count_by, in_current_trace, log_failure, logger
 
 type Record = Mapping[str, Any]
 type SettlePhone = Callable[[Sequence[Movement]], list[Settlement]]
@@ -72,10 +72,20 @@ def _in_parallel(
     lanes: Mapping[Phone, Sequence[tuple[Record, Movement]]], settle_phone: SettlePhone
 ) -> list[list[Settlement]]:
     work = [[movement for _, movement in lane] for lane in lanes.values()]
+
+    def settle_alone(movements: Sequence[Movement]) -> list[Settlement]:
+        # One wallet's trouble (a row that somebody edited, a bug on one path) must not take nine
+        # other wallets' messages back to the queue, and in the end to the dead letters, with it.
+        try:
+            return settle_phone(movements)
+        except Exception as error:  # noqa: BLE001
+            log_failure("settling failed", error)
+            return [Violation((type(error).__name__,))] * len(movements)
+
     if len(work) < 2:
-        return [settle_phone(movements) for movements in work]
+        return [settle_alone(movements) for movements in work]
     with ThreadPoolExecutor(max_workers=len(work)) as pool:
-        return list(pool.map(in_current_trace(settle_phone), work))
+        return list(pool.map(in_current_trace(settle_alone), work))
 
 
 def _rest(records: Sequence[Record], give_back: GiveBack) -> None:

@@ -36,6 +36,12 @@ def count_by(name: str, dimension: str, value: str, number: float = 1) -> None:
         metric.add_dimension(name=dimension, value=value)
 
 
+def log_failure(message: str, error: Exception) -> None:
+    """Log an error that nobody expected: its class and where it went through, never its text."""
+    places = [f"{f.filename}:{f.lineno} {f.name}" for f in extract_tb(error.__traceback__)]
+    logger.critical(message, extra={"errorType": type(error).__name__, "places": places})
+
+
 class HandlerFailed(Exception):
     """What Lambda is told when a handler raises: the class of the error, never its text."""
 
@@ -50,18 +56,18 @@ def instrumented[Event, Answer](
     """
     _trace_aws_calls()
 
-    @metrics.log_metrics(raise_on_empty_metrics=False)
     def handler(event: Event, context: Any) -> Answer:
         logger.append_keys(requestId=getattr(context, "aws_request_id", None))
         try:
             return handle(event, context)
         except Exception as error:
-            places = [f"{f.filename}:{f.lineno} {f.name}" for f in extract_tb(error.__traceback__)]
-            name = type(error).__name__
-            logger.critical("handler failed", extra={"errorType": name, "places": places})
-            raise HandlerFailed(name) from None
+            log_failure("handler failed", error)
+            raise HandlerFailed(type(error).__name__) from None
+        finally:
+            if metrics.metric_set:
+                metrics.flush_metrics()
 
-    return handler  # type: ignore[no-any-return]  # Powertools' decorator is not typed
+    return handler
 
 
 def in_current_trace[**Arguments, Answer](

@@ -78,7 +78,7 @@ def _in_parallel(
         # other wallets' messages back to the queue, and in the end to the dead letters, with it.
         try:
             return settle_phone(movements)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             log_failure("settling failed", error)
             return [Violation((type(error).__name__,))] * len(movements)
 

@@ -24,7 +24,15 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 from wallet_ledger import strict_json
-from wallet_ledger.domain.ids import ID_PATTERN, AgentId, Currency, IdempotencyKey, Phone
+from wallet_ledger.domain.ids import (
+    ID_PATTERN,
+    AgentId,
+    Currency,
+    IdempotencyKey,
+    Phone,
+    is_id,
+    is_phone,
+)
 from wallet_ledger.domain.transactions import AMOUNT_MINOR_MAX, Request
 from wallet_ledger.domain.wallets import Credit, Movement, StatusChange, WalletStatus
 from wallet_ledger.errors import InvalidMessage
@@ -94,7 +102,10 @@ def _phone(text: str, info: ValidationInfo) -> str:
         raise PydanticCustomError("bad_phone", "not a phone number") from None
     if not phonenumbers.is_valid_number(number):
         raise PydanticCustomError("bad_phone", "not a phone number that is in use anywhere")
-    return phonenumbers.format_number(number, phonenumbers.PhoneNumberFormat.E164)[1:]
+    phone = phonenumbers.format_number(number, phonenumbers.PhoneNumberFormat.E164)[1:]
+    if not is_phone(phone):  # a few numbering plans go beyond E.164's 15 digits, or below 7
+        raise PydanticCustomError("bad_phone", "a phone has 7 to 15 digits with its country's code")
+    return phone
 
 
 def _currency(code: str) -> str:
@@ -195,13 +206,14 @@ def read_bus_request(body: str, defaults: Defaults) -> tuple[str, Movement]:
     Raises `InvalidMessage` for everything else.
     """
     envelope = strict_json.read(body)
-    if not isinstance(envelope, dict) or not isinstance(envelope.get("id"), str):
+    event_id = envelope.get("id") if isinstance(envelope, dict) else None
+    if not isinstance(event_id, str) or not is_id(event_id):  # EventBridge's own is a UUID
         raise InvalidMessage("the message is not an EventBridge event")
     detail = envelope.get("detail")
     match envelope.get("detail-type"):
         case "WalletCreditRequested":
             credit = _validate(_CreditRequest, detail, defaults)
-            return envelope["id"], Credit(
+            return event_id, Credit(
                 source=credit.source,
                 credit_id=credit.credit_id,
                 phone=Phone(credit.phone),
@@ -210,7 +222,7 @@ def read_bus_request(body: str, defaults: Defaults) -> tuple[str, Movement]:
             )
         case "WalletStatusRequested":
             change = _validate(_StatusRequest, detail, defaults)
-            return envelope["id"], StatusChange(
+            return event_id, StatusChange(
                 source=change.source,
                 request_id=change.request_id,
                 phone=Phone(change.phone),
@@ -251,6 +263,7 @@ _CODES: Mapping[str, tuple[str, str]] = {
     "extra_forbidden": ("unknown_member", "no such member"),
     "int_type": ("wrong_type", "an integer in minor units is expected"),
     "string_type": ("wrong_type", "a string is expected"),
+    "string_unicode": ("bad_text", "a string of whole Unicode characters is expected"),
     "string_pattern_mismatch": ("bad_id", "1 to 64 of A-Z a-z 0-9 . _ : - after a letter or digit"),
     "string_too_long": ("bad_id", "1 to 64 of A-Z a-z 0-9 . _ : - after a letter or digit"),
     "greater_than_equal": ("out_of_range", f"1 to {AMOUNT_MINOR_MAX}"),

@@ -1,0 +1,126 @@
+"""Where the promises of the ports are asked for: in memory, and on an engine's tables."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from tests.engine import Aws
+from tests.fakes.memory import FakeAcceptedTransactions, FakeLedger, FakeOpenTransactions, Store
+from wallet_ledger.aws import items
+from wallet_ledger.aws.ledger import DynamoLedger
+from wallet_ledger.aws.transactions import DynamoAcceptedTransactions, DynamoOpenTransactions
+from wallet_ledger.domain.ids import AgentId, IdempotencyKey, Phone
+from wallet_ledger.domain.postings import Entry
+from wallet_ledger.domain.transactions import OfflineTransaction
+from wallet_ledger.ports import AcceptedTransactions, Ledger, OpenTransactions
+
+
+class Place(Protocol):
+    """The ports on one pair of tables, and a look behind them."""
+
+    def accepted(self) -> AcceptedTransactions:
+        """The port under test."""
+
+    def open_transactions(self, *, retention_days: int = 0) -> OpenTransactions:
+        """The port under test."""
+
+    def ledger(self, *, retention_days: int = 0) -> Ledger:
+        """The port under test."""
+
+    def put_row(self, row: OfflineTransaction) -> None:
+        """Whatever state a row is in."""
+
+    def purge_at_s(self, agent_id: AgentId, key: IdempotencyKey) -> int | None:
+        """When retention lets the row go."""
+
+    def purge(self, agent_id: AgentId, key: IdempotencyKey) -> None:
+        """Retention has let the row go."""
+
+    def entries(self, phone: Phone) -> Sequence[Entry]:
+        """All entries of a wallet, by their id."""
+
+    def everything(self) -> Any:
+        """All that is stored, to be compared."""
+
+
+class InMemory:
+    """The fakes."""
+
+    def __init__(self) -> None:
+        self._store = Store()
+
+    def accepted(self) -> AcceptedTransactions:
+        return FakeAcceptedTransactions(self._store)
+
+    def open_transactions(self, *, retention_days: int = 0) -> OpenTransactions:
+        return FakeOpenTransactions(self._store, retention_days=retention_days)
+
+    def ledger(self, *, retention_days: int = 0) -> Ledger:
+        return FakeLedger(self._store, retention_days=retention_days)
+
+    def put_row(self, row: OfflineTransaction) -> None:
+        self._store.rows[row.agent_id, row.idempotency_key] = row
+
+    def purge_at_s(self, agent_id: AgentId, key: IdempotencyKey) -> int | None:
+        return self._store.purge_at_s.get((agent_id, key))
+
+    def purge(self, agent_id: AgentId, key: IdempotencyKey) -> None:
+        del self._store.rows[agent_id, key]
+
+    def entries(self, phone: Phone) -> Sequence[Entry]:
+        found = [entry for (owner, _), entry in self._store.entries.items() if owner == phone]
+        return sorted(found, key=lambda entry: entry.entry_id)
+
+    def everything(self) -> Any:
+        store = self._store
+        return (dict(store.rows), dict(store.wallets), dict(store.entries), dict(store.purge_at_s))
+
+
+class OnEngine:
+    """The adapters on tables of the template's shape."""
+
+    def __init__(self, aws: Aws) -> None:
+        self._client = aws.dynamodb
+        self._tables = aws.tables()
+
+    def accepted(self) -> AcceptedTransactions:
+        return DynamoAcceptedTransactions(self._client, table=self._tables.offline_tx)
+
+    def open_transactions(self, *, retention_days: int = 0) -> OpenTransactions:
+        return DynamoOpenTransactions(
+            self._client, table=self._tables.offline_tx, retention_days=retention_days
+        )
+
+    def ledger(self, *, retention_days: int = 0) -> Ledger:
+        return DynamoLedger(
+            self._client,
+            ledger_table=self._tables.wallet_ledger,
+            offline_tx_table=self._tables.offline_tx,
+            retention_days=retention_days,
+        )
+
+    def put_row(self, row: OfflineTransaction) -> None:
+        self._client.put_item(TableName=self._tables.offline_tx, Item=items.offline_tx_item(row))
+
+    def purge_at_s(self, agent_id: AgentId, key: IdempotencyKey) -> int | None:
+        answer = self._client.get_item(
+            TableName=self._tables.offline_tx, Key=items.offline_tx_key(agent_id, key)
+        )
+        return int(answer["Item"]["purgeAt"]["N"]) if "purgeAt" in answer["Item"] else None
+
+    def purge(self, agent_id: AgentId, key: IdempotencyKey) -> None:
+        self._client.delete_item(
+            TableName=self._tables.offline_tx, Key=items.offline_tx_key(agent_id, key)
+        )
+
+    def entries(self, phone: Phone) -> Sequence[Entry]:
+        answer = self._client.query(
+            TableName=self._tables.wallet_ledger,
+            KeyConditionExpression="phone = :phone",
+            ExpressionAttributeValues={":phone": {"S": phone}},
+        )
+        rows = [item for item in answer["Items"] if items.entry_kind(item["txId"]["S"])]
+        return [items.read_entry(item) for item in rows]
+
+    def everything(self) -> Any:
+        tables = (self._tables.offline_tx, self._tables.wallet_ledger)
+        return [sorted(self._client.scan(TableName=table)["Items"], key=repr) for table in tables]

@@ -1,0 +1,147 @@
+"""An engine of the tests' own, and on it what the template declares, once for each who asks."""
+
+import itertools
+import socket
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+import yaml
+
+from wakala import engine
+from wallet_ledger.aws import clients
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+    from mypy_boto3_events import EventBridgeClient
+    from mypy_boto3_sqs import SQSClient
+
+_number = itertools.count(1)
+
+
+class _Template(yaml.SafeLoader):
+    """YAML in which a CloudFormation function stands for nothing: no shape depends on one."""
+
+
+_Template.add_multi_constructor("!", lambda *_: None)
+
+
+def resources() -> dict[str, Any]:
+    """Logical id → properties of what template.yaml declares."""
+    text = (Path(__file__).parents[1] / "template.yaml").read_text(encoding="utf-8")
+    template = yaml.load(text, _Template)  # noqa: S506  # a SafeLoader, and our own file
+    return {name: each.get("Properties", {}) for name, each in template["Resources"].items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Names of one pair of tables."""
+
+    offline_tx: str
+    wallet_ledger: str
+
+
+@dataclass(frozen=True)
+class Aws:
+    """A running engine, the clients of the functions, and fresh tables and queues on it."""
+
+    endpoint_url: str
+
+    @cached_property
+    def dynamodb(self) -> "DynamoDBClient":
+        """As the functions make it."""
+        with self.reached():
+            return clients.dynamodb(on_consumed=lambda _name, _units: None)
+
+    @cached_property
+    def sqs(self) -> "SQSClient":
+        """As the functions make it."""
+        with self.reached():
+            return clients.sqs()
+
+    @cached_property
+    def events(self) -> "EventBridgeClient":
+        """As the functions make it."""
+        with self.reached():
+            return clients.events()
+
+    def reached(self, **variables: str) -> AbstractContextManager[None]:
+        """While this lasts, clients that are made speak to this engine."""
+        return _environment(AWS_ENDPOINT_URL=self.endpoint_url, **variables)
+
+    def tables(self) -> Tables:
+        """Empty tables of the template's shape."""
+        return Tables(self._table("OfflineTxTable"), self._table("WalletLedgerTable"))
+
+    def queue(self, logical_id: str) -> str:
+        """The URL of an empty queue of the template's shape."""
+        declared = self._resources[logical_id]
+        ending = ".fifo" if declared.get("FifoQueue") else ""
+        wanted = ("FifoQueue", "DeduplicationScope", "FifoThroughputLimit", "VisibilityTimeout")
+        attributes = {name: str(declared[name]) for name in wanted if name in declared}
+        if ending:
+            attributes["FifoQueue"] = "true"
+        answer = self.sqs.create_queue(
+            QueueName=f"{logical_id}-{next(_number)}{ending}",
+            Attributes=cast("dict[Any, str]", attributes),
+        )
+        return answer["QueueUrl"]
+
+    def bus(self) -> str:
+        """The name of a bus that nobody else uses."""
+        name = f"bus-{next(_number)}"
+        self.events.create_event_bus(Name=name)
+        return name
+
+    @cached_property
+    def _resources(self) -> dict[str, Any]:
+        return resources()
+
+    def _table(self, logical_id: str) -> str:
+        declared = self._resources[logical_id]
+        indexes = [
+            {name: index[name] for name in ("IndexName", "KeySchema", "Projection")}
+            for index in declared.get("GlobalSecondaryIndexes", [])
+        ]
+        name = f"{logical_id}-{next(_number)}"
+        shape: dict[str, Any] = {
+            "AttributeDefinitions": declared["AttributeDefinitions"],
+            "KeySchema": declared["KeySchema"],
+            "BillingMode": declared["BillingMode"],
+        }
+        if indexes:
+            shape["GlobalSecondaryIndexes"] = indexes
+        self.dynamodb.create_table(TableName=name, **shape)
+        return name
+
+
+@pytest.fixture(scope="session")
+def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aws]:
+    """An engine on a free port, with a home of its own, ended with the session."""
+    home = {"WAKALA_HOME": str(tmp_path_factory.mktemp("engine"))}
+    with _environment(**home):
+        engine.prepare()
+        started = engine.start(_free_port(), auth=False)
+    try:
+        yield Aws(started.endpoint_url)
+    finally:
+        with _environment(**home):
+            engine.stop(started)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((engine.LOOPBACK, 0))
+        return cast("int", probe.getsockname()[1])
+
+
+@contextmanager
+def _environment(**variables: str) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        yield

@@ -640,6 +640,7 @@ def test_what_can_go_wrong_has_an_alarm() -> None:
         ("ApproximateAgeOfOldestMessage", "InboxQueue.QueueName"),
         ("IteratorAge", "RelayFunction"),
         ("OldestOpenAgeSeconds", "sweep"),
+        ("InvariantViolations", "reconcile"),
         ("5XXError", "${AWS::StackName}-api"),
     } <= watched
 

@@ -2,14 +2,49 @@
 
 import pytest
 
+from tests.contract.channels import (
+    Bus,
+    BusInMemory,
+    BusOnEngine,
+    Channel,
+    QueueInMemory,
+    QueueOnEngine,
+)
 from tests.contract.places import InMemory, OnEngine, Place
 from tests.engine import Aws
 
+IN_MEMORY, ON_ENGINE = "memory", "engine"
 
-@pytest.fixture(params=["memory", "engine"])
+
+@pytest.fixture(params=[IN_MEMORY, ON_ENGINE])
 def place(request: pytest.FixtureRequest) -> Place:
     """Empty tables behind the ports."""
-    if request.param == "memory":
-        return InMemory()
+    return InMemory() if request.param == IN_MEMORY else OnEngine(_aws(request))
+
+
+@pytest.fixture(params=[IN_MEMORY, ON_ENGINE])
+def fifo(request: pytest.FixtureRequest) -> Channel:
+    """An empty queue that keeps order by group."""
+    return _queue(request, "TxQueue")
+
+
+@pytest.fixture(params=[IN_MEMORY, ON_ENGINE])
+def standard(request: pytest.FixtureRequest) -> Channel:
+    """An empty queue that promises no order."""
+    return _queue(request, "DeliveryFailuresQueue")
+
+
+@pytest.fixture(params=[IN_MEMORY, ON_ENGINE])
+def bus(request: pytest.FixtureRequest) -> Bus:
+    """A bus that is listened to."""
+    return BusInMemory() if request.param == IN_MEMORY else BusOnEngine(_aws(request))
+
+
+def _queue(request: pytest.FixtureRequest, logical_id: str) -> Channel:
+    in_memory = request.param == IN_MEMORY
+    return QueueInMemory() if in_memory else QueueOnEngine(_aws(request), logical_id)
+
+
+def _aws(request: pytest.FixtureRequest) -> Aws:
     aws: Aws = request.getfixturevalue("aws")
-    return OnEngine(aws)
+    return aws

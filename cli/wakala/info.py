@@ -93,22 +93,28 @@ def open_transactions(stack: Stack) -> int:
     )
 
 
-def posting(stack: Stack, agent_id: str = "AG-001", phone: str = "0712 345 678") -> Text:
-    """Commands that post a transaction, to be pasted into a shell as they are."""
-    body = (
-        f'{{"agentId": "{agent_id}", "phone": "{phone}", "amount": 1500,'
-        ' "idempotencyKey": "my-first"}'
-    )
+def posting(stack: Stack, *, prepared: bool = False) -> Text:
+    """Commands that post a transaction, to be pasted into a shell as they are.
+
+    `prepared`: whether the demo has enrolled the agent and funded the wallet already.
+    """
     options = command_options(stack)
+    preparation = (
+        f"  {command()} agent enroll AG-001{options}\n"
+        f"  {command()} wallet credit 0712345678 500000 --id my-float{options}\n"
+    )
     return Text(
-        "Post a transaction of your own (the same again is a replay):\n"
-        f"  {command()} agent enroll {agent_id}{options}\n"
-        f"  {command()} wallet credit '{phone}' 100000 --id my-float{options}\n"
-        f"  TOKEN=$({command()} agent token {agent_id}{options})\n"
+        "Post a transaction of your own; the same again is a replay:\n\n"
+        f"{'' if prepared else preparation}"
+        f"  TOKEN=$({command()} agent token AG-001{options})\n"
         f"  curl -i {stack.api_url}/tx/offline \\\n"
         "    -H \"Authorization: $TOKEN\" -H 'Content-Type: application/json' \\\n"
-        f"    -d '{body}'\n"
-        f"  {command()} tx status --agent {agent_id} my-first{options}",
+        '    -d \'{"agentId": "AG-001", "phone": "0712 345 678", "amount": 1500,\n'
+        '         "idempotencyKey": "my-first"}\'\n'
+        f"  {command()} tx status --agent AG-001 my-first{options}\n"
+        f"  {command()} wallet statement 0712345678{options}",
+        no_wrap=True,
+        overflow="ignore",
     )
 
 

@@ -1,6 +1,7 @@
 """The commands: each reads its options, calls one module, and shows what came back."""
 
 import re
+import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,12 +10,12 @@ from typing import Annotated, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 from cyclopts import App, CycloptsError, Parameter
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from wakala import agents, deploy, info, transactions, wallets
-from wakala.output import Problem, coloured, out, problem, progress, show, table
+from wakala import agents, audit, demo, deploy, info, transactions, wallets
+from wakala.output import Problem, coloured, out, problem, progress, progress_bar, show, table
 from wakala.stack import DEFAULT_STACK, Stack, Where, open_stack
 from wakala.transactions import AgentApi, Answer
+from wallet_ledger.domain.ids import is_id
 from wallet_ledger.domain.wallets import Wallet
 
 app = App(
@@ -146,6 +147,64 @@ def show_info(*, on: On = LOCAL, json: Json = False) -> None:
     """
     found = info.describe(on.open())
     show(json, found.view(), found.render)
+
+
+@app.command(name="demo")
+def run_demo(*, run: str | None = None, on: On = LOCAL, json: Json = False) -> None:
+    """Play a bundled day of offline transactions through the HTTP API, then audit the tables.
+
+    Six agents, 321 transactions: phones in every spelling, resends, a whole batch sent twice,
+    overdrafts, wallets that are unknown or frozen, two agents on one wallet. Exit status 1 where
+    a promise is broken or a transaction does not end.
+
+    Examples:
+
+        wakala demo
+        wakala demo --run monday    # and once more: everything is a replay, no money moves
+
+    Parameters
+    ----------
+    run
+        Id of this run, which its keys begin with; from the clock where you give none.
+    """
+    run = run or time.strftime("day-%Y%m%d-%H%M%S")
+    if not is_id(run) or len(run) > demo.RUN_LENGTH_MAX:
+        raise Problem(f"--run {run!r}: up to {demo.RUN_LENGTH_MAX} of A-Z a-z 0-9 . _ : -")
+    stack = on.open()
+    result = demo.run_day(stack, run)
+    show(json, {"ok": result.ok, **result.view()}, result.render)
+    if not json:
+        out.print("", info.posting(stack, prepared=True), sep="\n", soft_wrap=True)
+    if not result.ok:
+        raise SystemExit(1)
+
+
+@app.command(name="audit")
+def run_audit(
+    *,
+    reveal: Annotated[bool, Parameter(negative=(), help="Show whole phone numbers.")] = False,
+    on: On = LOCAL,
+    json: Json = False,
+) -> None:
+    """Check the promises on the live tables, and name each row that breaks one.
+
+    It only reads, and may run while money moves. On AWS, give it a profile that assumes the
+    stack's AuditorRoleArn. Exit status 1 where a promise is broken.
+
+    Examples:
+
+        wakala audit
+        wakala audit --json | jq .ok
+        wakala audit --profile auditor --region eu-west-1
+    """
+    stack = on.open()
+    with progress.status("Auditing") as status:
+        report = audit.audit(
+            stack, int(time.time()), lambda done: status.update(f"Auditing: {done}")
+        )
+    show(json, report.view(reveal=reveal), lambda: audit.render(report, reveal=reveal))
+    if not report.ok:
+        raise SystemExit(1)
 
 
 @agent_app.command
@@ -475,10 +534,8 @@ def _submit_file(stack: Stack, documents: list[transactions.Document], *, json: 
             apis[agent_id] = AgentApi(stack.api_url, agents.token(stack, agent_id))
         return apis[agent_id]
 
-    columns = (TextColumn("submitting"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=progress, transient=True) as bar:
-        task = bar.add_task("", total=len(documents))
-        answers = transactions.submit_all(documents, api_of, lambda sent: bar.advance(task, sent))
+    with progress_bar("submitting", len(documents)) as advance:
+        answers = transactions.submit_all(documents, api_of, advance)
     counts = transactions.count(answers)
     results = [answer.view() for answer in answers]
     show(json, counts | {"results": results}, lambda: _answers_table(answers))

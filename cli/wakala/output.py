@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape as markup_escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 out = Console(highlight=False)
@@ -44,8 +46,6 @@ def problem(text: str) -> None:
 
 def escape(text: object) -> str:
     """Text from elsewhere, so that a `[` in it is not read as markup."""
-    from rich.markup import escape as markup_escape
-
     return markup_escape(str(text))
 
 
@@ -81,3 +81,13 @@ def step(title: str) -> Iterator[Step]:
     progress.print(
         f"[green]✓[/] {title:<14} {escape(current.note)} [dim]({took:.1f} s)[/]", soft_wrap=True
     )
+
+
+@contextmanager
+def progress_bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar while the body runs, on a terminal alone; call what it yields with each advance."""
+    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn())
+    shown = progress.is_terminal
+    with Progress(*columns, console=progress, transient=True, disable=not shown) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda advance: bar.advance(task, advance)

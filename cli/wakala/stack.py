@@ -71,12 +71,12 @@ class Stack:
     @property
     def currency(self) -> str:
         """The currency of an amount that names none."""
-        return self.parameters.get("Currency", "KES")
+        return self.parameter("Currency")
 
     @property
     def default_region(self) -> str:
         """The country that a phone number with a leading 0 belongs to."""
-        return self.parameters.get("DefaultRegion", "KE")
+        return self.parameter("DefaultRegion")
 
     def output(self, name: str) -> str:
         """An output of the stack. Problem where it has none of that name."""
@@ -85,6 +85,15 @@ class Stack:
         except KeyError:
             raise Problem(
                 f"the stack {self.name} has no output {name}: is it another stack's name?"
+            ) from None
+
+    def parameter(self, name: str) -> str:
+        """What the stack was deployed with. Problem where it has no such parameter."""
+        try:
+            return self.parameters[name]
+        except KeyError:
+            raise Problem(
+                f"the stack {self.name} has no parameter {name}: is it another stack's name?"
             ) from None
 
     @cached_property

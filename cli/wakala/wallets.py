@@ -111,14 +111,14 @@ def find(stack: Stack, phone: Phone) -> Wallet | None:
 def statement(stack: Stack, phone: str) -> list[Entry]:
     """Every entry of the wallet, oldest first. Problem for a phone that the ledger never met."""
     number = parse_phone(stack, phone)
-    entries = [items.read_entry(item) for item in entry_items(stack, number)]
+    entries = [items.read_entry(item) for item in wallet_items(stack, number)]
     if not entries and find(stack, number) is None:
         raise _no_wallet(number)
     return sorted(entries, key=lambda entry: (entry.created_at_ms, _version(entry)))
 
 
-def entry_items(stack: Stack, phone: Phone) -> Iterator[Mapping[str, Any]]:
-    """Every entry of one wallet as the table has it, read consistently."""
+def wallet_items(stack: Stack, phone: Phone) -> Iterator[Mapping[str, Any]]:
+    """Everything of one wallet but its balance row, as the table has it, read consistently."""
     pages = stack.dynamodb.get_paginator("query").paginate(
         TableName=stack.output("WalletLedgerTable"),
         ConsistentRead=True,
@@ -127,7 +127,7 @@ def entry_items(stack: Stack, phone: Phone) -> Iterator[Mapping[str, Any]]:
     )
     for page in pages:
         for item in page["Items"]:
-            if items.entry_kind(item["txId"]["S"]) is not None:
+            if item["txId"]["S"] != items.BALANCE:
                 yield item
 
 

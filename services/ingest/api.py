@@ -1,7 +1,6 @@
 """The HTTP edge: routes, and the one table from what happened to what an agent's app is told."""
 
 import base64
-import binascii
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -166,8 +165,8 @@ def _read_body(event: Event) -> Any:
     if event.get("isBase64Encoded"):
         try:
             text = base64.b64decode(text, validate=True).decode()
-        except (binascii.Error, UnicodeDecodeError):
-            raise _invalid_body("the body is not UTF-8") from None
+        except ValueError:
+            raise _invalid_body("the body is not UTF-8 in base64") from None
     if len(text.encode(errors="surrogatepass")) > BODY_BYTES_MAX:
         raise Problem(
             "TOO_LARGE",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["tests.engine"]
+pytest_plugins = ["tests.engine", "tests.fakes.wire"]
 
 UNIT = Path(__file__).parent / "unit"
 

@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    EndpointConnectionError,
+    NoCredentialsError,
+)
 from cyclopts import App, CycloptsError, Parameter
 
 from wakala import agents, audit, demo, deploy, info, transactions, wallets
@@ -31,7 +36,8 @@ tx_app = App(name="tx", help="Submit offline transactions as an agent's app does
 for group in (agent_app, wallet_app, tx_app):
     app.command(group)
 
-Json = Annotated[bool, Parameter(name="--json", negative=(), help="Print JSON for a script.")]
+Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
+Json = Annotated[Flag, Parameter(name="--json", help="Print JSON, for a script.")]
 StackName = Annotated[str, Parameter(env_var="WAKALA_STACK", help="Name of the stack.")]
 Amount = Annotated[str, Parameter(allow_leading_hyphen=True)]
 
@@ -94,7 +100,7 @@ class OneTransaction:
 def up(
     *,
     port: Annotated[int | None, Parameter(env_var="WAKALA_PORT")] = None,
-    auth: Annotated[bool, Parameter(negative=())] = False,
+    auth: Flag = False,
     stack: StackName = DEFAULT_STACK,
     json: Json = False,
 ) -> None:
@@ -103,7 +109,7 @@ def up(
     State lives in `.wakala/`, or where WAKALA_HOME says. With AWS_ENDPOINT_URL set, the engine
     there is used and none is started.
 
-    Examples:
+    For example:
 
         wakala up
         wakala up --auth             # IAM enforced: each function may do only what its role says
@@ -125,7 +131,7 @@ def up(
 def down(*, json: Json = False) -> None:
     """End the local engine that `wakala up` started, and all that was on it.
 
-    Example:
+    For example:
 
         wakala down
     """
@@ -139,7 +145,7 @@ def down(*, json: Json = False) -> None:
 def show_info(*, on: On = LOCAL, json: Json = False) -> None:
     """Show the stack's addresses, what lies in its queues, and how to post a transaction.
 
-    Examples:
+    For example:
 
         wakala info
         wakala info --json | jq -r .apiUrl
@@ -157,7 +163,7 @@ def run_demo(*, run: str | None = None, on: On = LOCAL, json: Json = False) -> N
     overdrafts, wallets that are unknown or frozen, two agents on one wallet. Exit status 1 where
     a promise is broken or a transaction does not end.
 
-    Examples:
+    For example:
 
         wakala demo
         wakala demo --run monday    # and once more: everything is a replay, no money moves
@@ -182,7 +188,7 @@ def run_demo(*, run: str | None = None, on: On = LOCAL, json: Json = False) -> N
 @app.command(name="audit")
 def run_audit(
     *,
-    reveal: Annotated[bool, Parameter(negative=(), help="Show whole phone numbers.")] = False,
+    reveal: Annotated[Flag, Parameter(help="Show whole phone numbers.")] = False,
     on: On = LOCAL,
     json: Json = False,
 ) -> None:
@@ -191,7 +197,7 @@ def run_audit(
     It only reads, and may run while money moves. On AWS, give it a profile that assumes the
     stack's AuditorRoleArn. Exit status 1 where a promise is broken.
 
-    Examples:
+    For example:
 
         wakala audit
         wakala audit --json | jq .ok
@@ -213,7 +219,7 @@ def enroll(
 ) -> None:
     """Enroll an agent; one who is enrolled already stays so.
 
-    Examples:
+    For example:
 
         wakala agent enroll AG-001
         wakala agent enroll AG-001 --password "$SECRET" --profile ops
@@ -236,7 +242,7 @@ def token(
 ) -> None:
     """Print a fresh ID token of an agent, and nothing else.
 
-    Example:
+    For example:
 
         curl -H "Authorization: $(wakala agent token AG-001)" …
 
@@ -258,13 +264,12 @@ def token(
 def open_wallet(phone: str, *, on: On = LOCAL, json: Json = False) -> None:
     """Open a wallet in the stack's currency; one that is there stays as it is.
 
-    Example:
+    For example:
 
         wakala wallet open '0712 345 678'
     """
     stack = on.open()
-    wallets.settle(stack, [wallets.opening(stack, phone)])
-    _show_wallet(json, wallets.show(stack, phone))
+    _show_wallet(json, wallets.open_wallet(stack, phone))
 
 
 @wallet_app.command
@@ -282,7 +287,7 @@ def credit(
 
     The same id and amount again posts nothing new; the id with another amount is refused.
 
-    Examples:
+    For example:
 
         wakala wallet credit 0712345678 250000 --id float-2026-07-01
         wakala wallet credit +254712345678 250000 --id float-2026-07-01 --json
@@ -318,7 +323,7 @@ def credit(
 def show_wallet(phone: str, *, on: On = LOCAL, json: Json = False) -> None:
     """Show a wallet's balance, in minor units, and status.
 
-    Examples:
+    For example:
 
         wakala wallet show 0712345678
         wakala wallet show 0712345678 --json | jq .balance
@@ -330,7 +335,7 @@ def show_wallet(phone: str, *, on: On = LOCAL, json: Json = False) -> None:
 def statement(phone: str, *, on: On = LOCAL, json: Json = False) -> None:
     """List every entry of a wallet, oldest first: what was posted, and what was refused.
 
-    Example:
+    For example:
 
         wakala wallet statement 0712345678
     """
@@ -348,7 +353,7 @@ def freeze(
 ) -> None:
     """Freeze a wallet: debits are refused, credits still taken.
 
-    Example:
+    For example:
 
         wakala wallet freeze 0712345678
 
@@ -372,7 +377,7 @@ def unfreeze(
 ) -> None:
     """Let a frozen wallet be debited again.
 
-    Example:
+    For example:
 
         wakala wallet unfreeze 0712345678
 
@@ -400,7 +405,7 @@ def submit(
     refused. A CSV has the columns agentId, phone, amount, idempotencyKey and, if you like,
     currency and capturedAt; a line of NDJSON is a request's body.
 
-    Examples:
+    For example:
 
         wakala tx submit --agent AG-001 --phone 0712345678 --amount 15000 --key t-0001
         wakala tx submit --file day.csv
@@ -413,6 +418,8 @@ def submit(
     document = one.document()
     stack = on.open()
     answer = AgentApi(stack.api_url, agents.token(stack, document["agentId"])).submit(document)
+    if not answer.accepted and not json:
+        raise Problem(transactions.why(answer))
     show(json, answer.view(), lambda: _answers_table([answer]))
     if not answer.accepted:
         raise SystemExit(1)
@@ -422,7 +429,7 @@ def submit(
 def tx_status(key: str, *, agent: str, on: On = LOCAL, json: Json = False) -> None:
     """Ask the API what became of a transaction.
 
-    Example:
+    For example:
 
         wakala tx status --agent AG-001 t-0001
 
@@ -469,6 +476,10 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _aws_problem(error: ClientError | BotoCoreError) -> str:
+    if isinstance(error, NoCredentialsError):
+        return "no AWS credentials: give --profile, or sign in"
+    if isinstance(error, EndpointConnectionError):
+        return f"{error}: is the engine running? (`wakala info`)"
     if not isinstance(error, ClientError):
         return str(error)
     said = error.response["Error"]
@@ -506,7 +517,13 @@ def _members_table(members: dict[str, Any]) -> object:
     made = table("", "")
     made.show_header = False
     for name, value in members.items():
-        made.add_row(name, f"{value:,}" if name in ("amount", "balance") else coloured(str(value)))
+        match name:
+            case "amount" | "balance":
+                made.add_row(name, f"{value:,}")
+            case "createdAt" | "updatedAt":
+                made.add_row(name, wallets.rfc3339(value))
+            case _:
+                made.add_row(name, coloured(str(value)))
     return made
 
 
@@ -516,7 +533,7 @@ def _statement_table(entries: list[dict[str, Any]]) -> object:
     for entry in entries:
         sign = "-" if entry["kind"] == "debit" else ""
         made.add_row(
-            entry["createdAt"].replace("T", " ").removesuffix("Z"),
+            entry["createdAt"][:19].replace("T", " "),
             entry["entryId"].replace("#", " "),
             coloured(entry["reason"] or entry["outcome"]),
             str(entry["version"] or ""),
@@ -537,12 +554,16 @@ def _submit_file(stack: Stack, documents: list[transactions.Document], *, json: 
     with progress_bar("submitting", len(documents)) as advance:
         answers = transactions.submit_all(documents, api_of, advance)
     counts = transactions.count(answers)
-    results = [answer.view() for answer in answers]
+    results = [{**_sent_id(answer), **answer.view()} for answer in answers]
     show(json, counts | {"results": results}, lambda: _answers_table(answers))
     if not json:
         out.print("\n" + ", ".join(f"{number} {word}" for word, number in counts.items()))
     if counts["refused"]:
         raise SystemExit(1)
+
+
+def _sent_id(answer: Answer) -> dict[str, Any]:
+    return {name: answer.sent.get(name) for name in ("agentId", "idempotencyKey")}
 
 
 def _answers_table(answers: list[Answer]) -> object:

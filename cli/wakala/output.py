@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.markup import escape as markup_escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
@@ -55,11 +55,12 @@ def coloured(word: str) -> str:
     return f"[{colour}]{escape(word)}[/]" if colour else escape(word)
 
 
-def table(*columns: str, right: frozenset[str] = frozenset(), title: str | None = None) -> Table:
-    """An empty table of our plain kind; `right` names the columns of numbers."""
-    made = Table(box=None, pad_edge=False, title=title, title_justify="left", header_style="bold")
+def table(*columns: str, right: frozenset[str] = frozenset()) -> Table:
+    """An empty table of our plain kind; `right` names the columns of numbers, `at` never folds."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
     for name in columns:
-        made.add_column(name, justify="right" if name in right else "left", overflow="fold")
+        side: JustifyMethod = "right" if name in right else "left"
+        made.add_column(name, justify=side, overflow="fold", no_wrap=name == "at")
     return made
 
 

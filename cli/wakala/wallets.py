@@ -56,13 +56,17 @@ def credit(
     return _requested(stack, "WalletCreditRequested", detail)
 
 
-def opening(stack: Stack, phone: str) -> Requested:
-    """A request to open a wallet, in the stack's currency.
+def open_wallet(stack: Stack, phone: str) -> Wallet:
+    """The wallet, opened in the stack's currency unless it is there: then it stays as it is.
 
-    Its id is the same every time, so that a second one is a replay: it neither opens twice nor
-    thaws a wallet that was frozen since.
+    The request's id is the same every time, so that one that comes late is a replay: it does not
+    thaw a wallet that was frozen since.
     """
-    return _status(stack, phone, "active", "open")
+    there = find(stack, parse_phone(stack, phone))
+    if there is not None:
+        return there
+    settle(stack, [_status(stack, phone, "active", "open")])
+    return show(stack, phone)
 
 
 def status_change(stack: Stack, phone: str, status: str, request_id: str | None) -> Requested:

@@ -34,7 +34,7 @@ def handle_batch(
         try:
             derive = derivations[_table(record)]
             outgoing += [(index, item) for item in derive(record["dynamodb"])]
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
+        except (LookupError, ValueError, TypeError, AttributeError) as error:
             # Not ours to judge, and not to block the shard: kept whole for a person.
             why = type(error).__name__
             logger.error("unreadable stream record", extra={"why": why})

@@ -1,0 +1,238 @@
+"""What a committed change means to the outside: the same at every reading, and for each move."""
+
+import json
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pytest
+
+from relay.derive import Destination, Outgoing, from_entry, from_row
+from tests.fakes import samples
+from tests.fakes.memory import START_MS
+from wallet_ledger.aws import items
+from wallet_ledger.domain.ids import AgentId, Currency, Fingerprint
+from wallet_ledger.domain.postings import Entry, NewEntry
+from wallet_ledger.domain.transactions import OfflineTransaction, Reason, Status
+from wallet_ledger.domain.wallets import Movement, Outcome, Posted, Rejected, WalletStatus
+from wallet_ledger.messages import read_movement
+from wallet_ledger.ports import OutgoingEvent, OutgoingMessage
+
+TX = ["TxQueue"]
+EVENTS = {
+    Status.HELD: ["TransactionHeld"],
+    Status.SYNCED: ["TransactionSynced"],
+    Status.FAILED: ["TransactionFailed", "FailedTxQueue"],
+    Status.CANCELLED: ["TransactionCancelled"],
+    Status.EXPIRED: ["TransactionExpired"],
+}
+OPEN = (Status.QUEUED, Status.HELD)
+
+
+def _expected(old: Status | None, new: Status) -> list[str]:
+    """DESIGN §3, arrow by arrow. The arrows of refunds send nothing until there are refunds."""
+    match old, new:
+        case None | Status.HELD, Status.QUEUED:
+            return TX
+        case None | Status.QUEUED | Status.HELD, _ if new is not old:
+            return EVENTS.get(new, [])
+        case _:
+            return []
+
+
+def _row(status: Status = Status.QUEUED, **changes: Any) -> OfflineTransaction:
+    return replace(samples.row_of(samples.request("k-1"), status), **changes)
+
+
+def _names(sent: list[Outgoing]) -> list[str]:
+    return [
+        one.content.detail_type if isinstance(one.content, OutgoingEvent) else one.destination.value
+        for one in sent
+    ]
+
+
+def _detail(one: Outgoing) -> dict[str, Any]:
+    assert isinstance(one.content, OutgoingEvent)
+    detail: dict[str, Any] = json.loads(one.content.detail)
+    return detail
+
+
+def _message(one: Outgoing) -> OutgoingMessage:
+    assert isinstance(one.content, OutgoingMessage)
+    return one.content
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (old, new)
+        for old, new in product([None, *Status], Status)
+        if new is not Status.QUEUED or old in (None, *OPEN)  # nothing goes back from an end
+    ],
+)
+def test_each_move_of_a_row_sends_what_the_design_says(old: Status | None, new: Status) -> None:
+    sent = from_row(_row(old) if old else None, _row(new))
+    assert _names(sent) == _expected(old, new)
+
+
+def test_a_queued_row_is_sent_once_per_attempt_and_not_for_other_changes() -> None:
+    first = _row()
+    assert _names(from_row(first, replace(first, attempt=2))) == TX
+    assert from_row(first, replace(first, next_sweep_at_ms=5, queued_at_ms=5)) == []
+
+
+def test_the_message_of_a_row_is_the_debit_that_was_accepted() -> None:
+    row = _row(captured_at="2026-11-02T09:14:07+03:00", attempt=3)
+    (sent,) = from_row(None, row)
+    message = _message(sent)
+    assert message.group == row.phone
+    debit = samples.debit("k-1", captured_at="2026-11-02T09:14:07+03:00", attempt=3)
+    assert read_movement(message.body) == debit
+
+
+def test_the_dedup_id_is_fresh_for_each_attempt_and_the_same_for_a_repetition() -> None:
+    ids = [
+        _message(from_row(None, replace(samples.row_of(samples.request(key)), attempt=attempt))[0])
+        for key, attempt, _ in product(("k-1", "k-2"), (1, 2, 10, 11), range(2))
+    ]
+    assert len({message.dedup_id for message in ids}) == len(ids) / 2
+
+
+def test_a_row_whose_content_was_tampered_with_is_not_sent() -> None:
+    for tampered in (
+        _row(amount_minor=99),
+        _row(currency=Currency("USD")),
+        _row(agent_id=AgentId("AG-002")),
+        _row(fingerprint=Fingerprint("0" * 64)),
+    ):
+        with pytest.raises(ValueError, match="fingerprint"):
+            from_row(None, tampered)
+
+
+@pytest.mark.parametrize("status", EVENTS)
+def test_an_event_has_the_same_id_at_every_reading(status: Status) -> None:
+    row = _row(status, reason="WALLET_FROZEN", updated_at_ms=1_760_000_000_900)
+    first = from_row(_row(), row)
+    assert from_row(_row(Status.HELD), row) == first or status is Status.HELD
+    assert from_row(_row(attempt=4), row) == first
+    assert from_row(None, replace(row)) == first
+    detail = _detail(first[0])
+    assert detail["schemaVersion"] == 1
+    assert detail | {"eventId": ""} == {
+        "schemaVersion": 1,
+        "eventId": "",
+        "agentId": "AG-001",
+        "idempotencyKey": "k-1",
+        "phone": "254712345678",
+        "amount": 100,
+        "currency": "KES",
+        "reason": "WALLET_FROZEN",
+        "createdAt": row.created_at_ms,
+        "occurredAt": 1_760_000_000_900,
+    }
+
+
+def test_no_two_events_share_an_id() -> None:
+    rows = [
+        replace(samples.row_of(samples.request(key, agent_id=agent), status), created_at_ms=at_ms)
+        for key, agent, status, at_ms in product(
+            ("k-1", "k-2", "k-1.0"), ("AG-001", "AG-002"), EVENTS, (1_760_000_000_000, 1)
+        )  # a purged key that is accepted again has another createdAt
+    ]
+    ids = [_detail(from_row(None, row)[0])["eventId"] for row in rows]
+    assert len(set(ids)) == len(ids)
+
+
+def test_a_row_that_is_held_again_at_a_later_attempt_is_told_again() -> None:
+    held = [from_row(_row(), _row(Status.HELD, attempt=n)) for n in (1, 2, 2)]
+    first, second, again = (_detail(sent[0])["eventId"] for sent in held)
+    assert first != second
+    assert second == again
+
+
+def test_a_refusal_is_also_a_letter_to_the_business_dead_letter_queue() -> None:
+    row = _row(Status.FAILED, reason="INSUFFICIENT_FUNDS")
+    event, letter = from_row(_row(), row)
+    assert letter.destination is Destination.FAILED_TX_QUEUE
+    message = _message(letter)
+    assert message.group == row.phone
+    assert json.loads(message.body) == _detail(event)
+    again = _message(from_row(_row(), row)[1])
+    another = _message(from_row(_row(), replace(row, created_at_ms=1))[1])
+    assert message.dedup_id == again.dedup_id != another.dedup_id
+
+
+# --- entries -------------------------------------------------------------------------------
+
+POSTED = Posted(7, 1_900)
+REUSED = Rejected(Reason.KEY_REUSED)
+
+
+def _entry(movement: Movement, outcome: Outcome) -> Entry:
+    return items.read_entry(items.entry_item(NewEntry(movement, outcome), START_MS))
+
+
+@pytest.mark.parametrize(
+    ("movement", "outcome", "detail_type", "detail"),
+    [
+        (
+            samples.credit(),
+            POSTED,
+            "WalletCredited",
+            {"creditId": "C-1", "amount": 1000, "source": "till"}
+            | {"version": 7, "balanceAfter": 1_900},
+        ),
+        (
+            samples.credit(),
+            Rejected(Reason.CURRENCY_MISMATCH),
+            "WalletCreditRejected",
+            {"creditId": "C-1", "amount": 1000, "source": "till", "reason": "CURRENCY_MISMATCH"},
+        ),
+        (
+            samples.status_change("S-1", WalletStatus.FROZEN),
+            POSTED,
+            "WalletStatusChanged",
+            {"requestId": "S-1", "status": "frozen", "source": "desk"}
+            | {"version": 7, "balanceAfter": 1_900},
+        ),
+        (
+            samples.status_change("S-1", WalletStatus.ACTIVE),
+            REUSED,
+            "WalletStatusRejected",
+            {"requestId": "S-1", "status": "active", "source": "desk", "reason": "KEY_REUSED"},
+        ),
+    ],
+)
+def test_an_entry_of_the_ledger_is_told_as_what_it_decided(
+    movement: Movement, outcome: Outcome, detail_type: str, detail: dict[str, Any]
+) -> None:
+    (sent,) = from_entry(_entry(movement, outcome))
+    assert sent.destination is Destination.EVENT_BUS
+    assert _names([sent]) == [detail_type]
+    always = {"schemaVersion": 1, "phone": "254712345678", "currency": "KES"}
+    told = _detail(sent)
+    told.pop("eventId")
+    assert told == always | {"occurredAt": START_MS} | detail
+
+
+@pytest.mark.parametrize("outcome", [POSTED, Rejected(Reason.INSUFFICIENT_FUNDS)])
+def test_a_debit_entry_sends_nothing_since_its_row_does(outcome: Outcome) -> None:
+    assert from_entry(_entry(samples.debit(), outcome)) == []
+
+
+def test_no_two_entries_share_an_event_id_and_none_changes_its_own() -> None:
+    movements = (
+        samples.credit("A"),
+        samples.credit("B"),
+        samples.credit("A", source="bank"),
+        samples.credit("A", phone="254733000111"),
+        samples.status_change("A"),
+    )
+    cases: list[tuple[Movement, Outcome]] = [
+        (movement, outcome) for movement in movements for outcome in (POSTED, REUSED)
+    ]
+    cases.append((samples.credit("A", 5), REUSED))  # another content of a reused id
+    cases.append((samples.credit("A", 6), REUSED))
+    ids = [_detail(from_entry(_entry(*case))[0])["eventId"] for case in cases]
+    assert len(set(ids)) == len(ids)
+    assert ids == [_detail(from_entry(_entry(*case))[0])["eventId"] for case in cases]

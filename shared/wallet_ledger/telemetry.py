@@ -19,6 +19,9 @@ logger = Logger(log_uncaught_exceptions=False)
 metrics = Metrics()
 """CloudWatch EMF: metrics are log lines, flushed once at the end of an invocation."""
 
+_dimensions = {"stage": os.environ.get("STAGE", "none")}
+metrics.set_default_dimensions(**_dimensions)
+
 _lock = Lock()
 _UNITS = {"Ms": MetricUnit.Milliseconds, "Seconds": MetricUnit.Seconds}
 
@@ -32,7 +35,8 @@ def count(name: str, value: float = 1) -> None:
 
 def count_by(name: str, dimension: str, value: str, number: float = 1) -> None:
     """Add to a metric that has a dimension of its own, such as failures by reason."""
-    with single_metric(name=name, unit=MetricUnit.Count, value=number) as metric:
+    unit = MetricUnit.Count
+    with single_metric(name, unit, number, default_dimensions=_dimensions) as metric:
         metric.add_dimension(name=dimension, value=value)
 
 

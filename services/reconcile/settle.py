@@ -208,3 +208,4 @@ def _settle_one_by_one(
         group.close(identity, result)
         if isinstance(result, Unfinished):
             group.close_all(result)
+            return

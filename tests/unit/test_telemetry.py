@@ -1,0 +1,169 @@
+"""Logs and metrics say what happened and to what, and nothing that is anybody's."""
+
+import json
+import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from threading import local
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from wallet_ledger import telemetry
+from wallet_ledger.telemetry import (
+    HandlerFailed,
+    count,
+    count_by,
+    in_current_trace,
+    instrumented,
+    log_failure,
+    logger,
+)
+
+PHONE = "254712345678"
+CONTEXT = SimpleNamespace(aws_request_id="request-1")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_counted_before() -> None:
+    telemetry.metrics.clear_metrics()
+
+
+def _lines(captured: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    """The metrics that were written, as CloudWatch reads them."""
+    lines = [json.loads(line) for line in captured.readouterr().out.splitlines()]
+    return [line for line in lines if "_aws" in line]
+
+
+def _units(line: dict[str, Any]) -> dict[str, str]:
+    (directive,) = line["_aws"]["CloudWatchMetrics"]
+    return {metric["Name"]: metric["Unit"] for metric in directive["Metrics"]}
+
+
+def _dimensions(line: dict[str, Any]) -> dict[str, str]:
+    (directive,) = line["_aws"]["CloudWatchMetrics"]
+    (names,) = directive["Dimensions"]
+    return {name: line[name] for name in names}
+
+
+def _logged(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    return [json.loads(logger.registered_formatter.format(record)) for record in caplog.records]
+
+
+def test_a_metric_is_written_once_per_invocation_with_the_unit_its_name_ends_in(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    @instrumented
+    def handle(event: dict[str, int], _: Any) -> int:
+        for name in ("TransactionsAccepted", "SettleLatencyMs", "OldestOpenAgeSeconds"):
+            count(name, event["value"])
+            count(name, 1)
+        return event["value"]
+
+    assert handle({"value": 5}, CONTEXT) == 5
+    (line,) = _lines(capsys)
+    assert _units(line) == {
+        "TransactionsAccepted": "Count",
+        "SettleLatencyMs": "Milliseconds",
+        "OldestOpenAgeSeconds": "Seconds",
+    }
+    assert line["TransactionsAccepted"] == line["SettleLatencyMs"] == [5, 1]
+    assert line["_aws"]["CloudWatchMetrics"][0]["Namespace"] == "Wakala"
+    handle({"value": 7}, CONTEXT)
+    (line,) = _lines(capsys)
+    assert line["SettleLatencyMs"] == [7, 1]
+
+
+def test_an_invocation_that_counts_nothing_writes_no_metric(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert instrumented(lambda event, _: event)("answer", CONTEXT) == "answer"
+    assert _lines(capsys) == []
+
+
+def test_a_metric_by_reason_has_a_dimension_of_its_own_beside_the_others(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    @instrumented
+    def handle(_: None, __: Any) -> None:
+        count("TransactionsSynced")
+        count_by("TransactionsFailed", "reason", "WALLET_FROZEN")
+
+    handle(None, CONTEXT)
+    by_reason, plain = _lines(capsys)
+    assert (by_reason["TransactionsFailed"], plain["TransactionsSynced"]) == ([1], [1])
+    assert _dimensions(by_reason) == _dimensions(plain) | {"reason": "WALLET_FROZEN"}
+    assert _dimensions(plain).keys() == {"service", "stage"}
+
+
+def test_counts_from_many_threads_all_arrive(capsys: pytest.CaptureFixture[str]) -> None:
+    @instrumented
+    def handle(_: None, __: Any) -> None:
+        with ThreadPoolExecutor(10) as pool:
+            list(pool.map(count, ["ContentionRetries"] * 950))
+
+    handle(None, CONTEXT)
+    assert sum(sum(line["ContentionRetries"]) for line in _lines(capsys)) == 950
+
+
+def test_each_log_line_of_an_invocation_carries_its_request_id(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    handle = instrumented(lambda _, __: logger.info("swept"))
+    for request_id in ("request-1", "request-2"):
+        handle(None, SimpleNamespace(aws_request_id=request_id))
+        assert _logged(caplog)[-1]["requestId"] == request_id
+
+
+def _choke(_: object, __: Any) -> None:
+    count("TransactionsAccepted")
+    raise ValueError(f"cannot read {PHONE}")
+
+
+def test_p12_an_error_is_told_by_class_and_places_and_never_by_its_text(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(HandlerFailed, match=r"^ValueError$") as error:
+        instrumented(_choke)({"phone": PHONE}, CONTEXT)
+    (line,) = _logged(caplog)
+    assert (line["level"], line["message"]) == ("CRITICAL", "handler failed")
+    assert line["errorType"] == "ValueError"
+    assert any(place.endswith(" _choke") for place in line["places"])
+    assert PHONE not in json.dumps(line)
+    assert error.value.__suppress_context__  # Lambda prints what it is given, and the chain
+    assert [line["TransactionsAccepted"] for line in _lines(capsys)] == [[1]]
+
+
+def test_p12_an_error_that_was_caught_is_logged_the_same_way(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    try:
+        _choke(None, None)
+    except ValueError as error:
+        log_failure("settling failed", error)
+    (line,) = _logged(caplog)
+    assert (line["message"], line["errorType"]) == ("settling failed", "ValueError")
+    assert PHONE not in json.dumps(line)
+
+
+def test_without_tracing_a_call_for_another_thread_is_the_call_itself() -> None:
+    assert in_current_trace(_choke) is _choke
+
+
+def test_with_tracing_a_call_in_another_thread_belongs_to_the_trace_of_this_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = local()
+    here.entity = "segment-1"
+    recorder = SimpleNamespace(
+        get_trace_entity=lambda: getattr(here, "entity", None),
+        set_trace_entity=lambda entity: setattr(here, "entity", entity),
+    )
+    core = SimpleNamespace(xray_recorder=recorder)
+    monkeypatch.setitem(sys.modules, "aws_xray_sdk", SimpleNamespace(core=core))
+    monkeypatch.setitem(sys.modules, "aws_xray_sdk.core", core)
+    monkeypatch.setenv("AWS_XRAY_SDK_ENABLED", "true")
+    call = in_current_trace(lambda number: (number, recorder.get_trace_entity()))
+    with ThreadPoolExecutor(4) as pool:
+        assert Counter(pool.map(call, [1, 2, 2])) == {(1, "segment-1"): 1, (2, "segment-1"): 2}

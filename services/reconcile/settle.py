@@ -1,6 +1,6 @@
 """Settle the movements of one wallet: read once, decide, write once, and read failures right."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -40,7 +40,7 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """Done, nothing to do: the debit's row is closed, held, or another request's."""
+    """Done, nothing to do: settled beside it, or its row is closed, held, or another request's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def settle(
         refused = _settle_together(group, ledger, clock, patience)
         if refused is not None:
             _settle_one_by_one(group, refused, ledger, clock, patience)
-        results += [group.results[movement_id(movement)] for movement in run]
+        results += _in_order(run, group.results)
     return results
 
 
@@ -93,6 +93,18 @@ def _runs(movements: Sequence[Movement]) -> Iterator[list[Movement]]:
         run.append(movement)
     if run:
         yield run
+
+
+def _in_order(
+    run: Sequence[Movement], results: Mapping[MovementId, Settlement]
+) -> Iterator[Settlement]:
+    """One settlement per movement; a repetition of what was settled is nothing to count again."""
+    seen: set[MovementId] = set()
+    for movement in run:
+        identity = movement_id(movement)
+        result = results[identity]
+        yield Dropped() if identity in seen and isinstance(result, Settled) else result
+        seen.add(identity)
 
 
 class _Group:

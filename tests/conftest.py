@@ -4,8 +4,13 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 pytest_plugins = ["tests.engine", "tests.fakes.wire"]
+
+# A busy machine is no failure; what fails prints how to see it again.
+settings.register_profile("wakala", deadline=None, print_blob=True)
+settings.load_profile("wakala")
 
 UNIT = Path(__file__).parent / "unit"
 

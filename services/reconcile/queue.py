@@ -7,7 +7,7 @@ from typing import Any, assert_never
 
 from reconcile.settle import Dropped, Settled, Settlement, Unfinished, Violation
 from wallet_ledger.domain.ids import Phone, transaction_ref
-from wallet_ledger.domain.wallets import Debit, Movement, Posted, Rejected
+from wallet_ledger.domain.wallets import Debit, Movement, Posted, Rejected, movement_id
 from wallet_ledger.errors import InvalidMessage, Unavailable
 from wallet_ledger.messages import read_movement, unreadable
 from wallet_ledger.ports import Clock, Queue
@@ -63,8 +63,12 @@ def _hand_over(unread: Sequence[tuple[Record, str]], delivery_failures: Queue) -
     """Move what nobody can read out of its group's way; what could not be moved stays."""
     for _, why in unread:
         logger.error("unreadable message", extra={"why": why})
-    messages = [unreadable("TxQueue", why, record) for record, why in unread]
-    kept = delivery_failures.send(messages) if messages else frozenset()
+    letters = [unreadable("TxQueue", why, record) for record, why in unread]
+    try:
+        kept = delivery_failures.send(letters) if letters else frozenset()
+    except Exception as error:  # say, a letter larger than the queue takes: the others still settle
+        log_failure("unreadable messages not handed over", error)
+        return [record for record, _ in unread]
     return [unread[index][0] for index in sorted(kept)]
 
 
@@ -97,6 +101,8 @@ def _rest(records: Sequence[Record], give_back: GiveBack) -> None:
         give_back([record["receiptHandle"] for record in records], after_s)
     except Unavailable as error:
         logger.warning("group not given back early", extra={"code": str(error)})
+    except Exception as error:  # what is settled must not come again for want of a shorter rest
+        log_failure("group not given back early", error)
 
 
 def _report(movement: Movement, settlement: Settlement, clock: Clock) -> None:
@@ -130,7 +136,8 @@ def _count_outcome(movement: Movement, outcome: Posted | Rejected, clock: Clock)
 
 def _name(movement: Movement) -> dict[str, str]:
     """What may be logged of a movement: never its phone, its key or its amount."""
+    kind, *_ = movement_id(movement)
     if isinstance(movement, Debit):
         ref = transaction_ref(movement.agent_id, movement.idempotency_key)
-        return {"kind": "debit", "transaction": ref}
-    return {"kind": type(movement).__name__.lower(), "transaction": movement.fingerprint[:16]}
+        return {"kind": kind, "transaction": ref}
+    return {"kind": kind, "transaction": movement.fingerprint[:16]}

@@ -97,7 +97,8 @@ def read_movement(body: str) -> Movement:
     message = strict_json.read(body)
     if not isinstance(message, dict):
         raise InvalidMessage("the message is not an object")
-    if message.get("v") != MESSAGE_VERSION:
+    version = message.get("v")
+    if type(version) is not int or version != MESSAGE_VERSION:
         raise InvalidMessage("v: unknown message version")
     match message.get("kind"):
         case "debit":
@@ -194,8 +195,8 @@ def _require_members(
 
 def _text(message: dict[str, Any], name: str) -> str:
     value = message[name]
-    if not isinstance(value, str) or len(value) > 64:
-        raise InvalidMessage(f"{name}: not a short string")
+    if not isinstance(value, str) or len(value) > 64 or not value.isascii():
+        raise InvalidMessage(f"{name}: not a short ASCII string")
     return value
 
 

@@ -49,13 +49,10 @@ def movement_message(movement: Movement, dedup_id: str) -> OutgoingMessage:
     match movement:
         case Debit():
             body = {
-                "v": MESSAGE_VERSION,
                 "kind": "debit",
                 "agentId": movement.agent_id,
                 "idempotencyKey": movement.idempotency_key,
-                "phone": movement.phone,
                 "amountMinor": movement.amount_minor,
-                "currency": movement.currency,
                 "fingerprint": movement.fingerprint,
                 "attempt": movement.attempt,
                 "createdAt": movement.created_at_ms,
@@ -64,26 +61,21 @@ def movement_message(movement: Movement, dedup_id: str) -> OutgoingMessage:
                 body["capturedAt"] = movement.captured_at
         case Credit():
             body = {
-                "v": MESSAGE_VERSION,
                 "kind": "credit",
                 "source": movement.source,
                 "id": movement.credit_id,
-                "phone": movement.phone,
                 "amountMinor": movement.amount_minor,
-                "currency": movement.currency,
             }
         case StatusChange():
             body = {
-                "v": MESSAGE_VERSION,
                 "kind": "status",
                 "source": movement.source,
                 "id": movement.request_id,
-                "phone": movement.phone,
                 "status": movement.status,
-                "currency": movement.currency,
             }
         case _:
             assert_never(movement)
+    body |= {"v": MESSAGE_VERSION, "phone": movement.phone, "currency": movement.currency}
     return OutgoingMessage(json.dumps(body), group=movement.phone, dedup_id=dedup_id)
 
 

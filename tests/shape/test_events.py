@@ -22,6 +22,7 @@ from wallet_ledger import telemetry
 pytestmark = pytest.mark.disable_socket
 
 EVENTS = ROOT / "events"
+CONTEXT = SimpleNamespace(aws_request_id="r-1", get_remaining_time_in_millis=lambda: 10_000)
 ENV: dict[str, dict[str, str]] = json.loads((EVENTS / "env.json").read_text())
 FUNCTIONS = {
     name: resource["Properties"]
@@ -189,8 +190,7 @@ def test_each_event_is_handled_by_its_function_as_deployed(
     case = CASES[name]
     wire.answer = lambda sent: (ANSWERS | case.given)[sent.operation](sent)
     handle = _handler(_function(name), monkeypatch)
-    context = SimpleNamespace(aws_request_id="r-1", get_remaining_time_in_millis=lambda: 10_000)
-    answer = handle(_load(name), context)
+    answer = handle(_load(name), CONTEXT)
     json.dumps(answer)  # Lambda has to
     assert _told(answer) == case.told
     assert sorted(map(_call, wire.sent)) == sorted(case.calls)
@@ -205,6 +205,22 @@ def _logs_nothing_personal(
     lines += capsys.readouterr().out
     for secret in ("254712", "0712", "733000111", "125000", "2026-11-02.00", "an.id.token", "QK71"):
         assert secret not in lines
+
+
+def test_c07_a_transaction_that_is_still_in_progress_is_tried_again_and_never_refused(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = _handler("ReconcileFunction", monkeypatch)
+    in_progress = error("TransactionInProgressException")
+    wallet = ok({"Item": FUNDED})
+    wire.answers(wallet, in_progress, in_progress, wallet, ok())  # each call is two tries
+    assert handle(_load("reconcile/debit.json"), CONTEXT) == {"batchItemFailures": []}
+    first, _, last = (s.body for s in wire.sent if s.operation == "TransactWriteItems")
+    outcomes = [
+        write["Put"]["Item"]["outcome"] for write in last["TransactItems"] if "Put" in write
+    ]
+    assert outcomes == [{"S": "posted"}]
+    assert len(first["TransactItems"]) == len(last["TransactItems"])
 
 
 def test_no_event_is_without_a_case_and_no_case_without_an_event() -> None:

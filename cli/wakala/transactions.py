@@ -218,7 +218,7 @@ def _csv(text: str, name: str) -> Iterator[tuple[int, Document]]:
                 raise Problem(f"{name} line {rows.line_num}: {len(header)} columns are expected")
             yield rows.line_num, _csv_document(row, name, rows.line_num)
     except csv.Error as error:
-        raise Problem(f"{name} line {rows.line_num}: {error}") from error
+        raise Problem(f"{name} after line {rows.line_num}: {error}") from error
 
 
 def _csv_document(row: Mapping[str, str], name: str, line: int) -> Document:

@@ -1,0 +1,393 @@
+"""The audit on hand-made books: silent on sound ones, and each violation found by its promise."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from wakala import audit as audit_module
+from wakala.audit import Audit, Books, Row, TransactionId, audit, masked, render
+from wakala.output import out
+from wakala.stack import Stack
+from wallet_ledger.aws import items
+from wallet_ledger.domain.ids import AgentId, Currency, EntryId, Fingerprint, IdempotencyKey, Phone
+from wallet_ledger.domain.postings import Entry, NewEntry
+from wallet_ledger.domain.transactions import (
+    OfflineTransaction,
+    Reason,
+    Request,
+    Status,
+    accept,
+    open_shard,
+)
+from wallet_ledger.domain.wallets import (
+    Credit,
+    Debit,
+    Movement,
+    Posted,
+    Rejected,
+    StatusChange,
+    Wallet,
+    WalletStatus,
+    decide,
+)
+
+PHONE = Phone("254712345678")
+KES = Currency("KES")
+NOW_MS = 1_780_000_000_000
+NOW_S = NOW_MS // 1000
+
+
+def row(
+    key: str, amount: int, status: Status = Status.SYNCED, reason: str | None = None
+) -> OfflineTransaction:
+    request = Request(AgentId("AG-001"), IdempotencyKey(key), PHONE, amount, KES)
+    accepted = accept(request, NOW_MS, open_days=7)
+    return replace(accepted, status=status, reason=reason)
+
+
+def debit(key: str, amount: int) -> Debit:
+    return Debit(AgentId("AG-001"), IdempotencyKey(key), PHONE, amount, KES, 1, NOW_MS)
+
+
+def credit(key: str, amount: int) -> Credit:
+    return Credit("bank", key, PHONE, amount, KES)
+
+
+def placed(transaction: OfflineTransaction) -> Row:
+    """The row where the system puts it: an open one in its partition of the index."""
+    is_open = transaction.status is Status.QUEUED
+    shard = open_shard(transaction.agent_id, transaction.idempotency_key)
+    return Row(transaction, items.open_shard_key(shard) if is_open else None)
+
+
+def books_of(*movements: Movement) -> Books:
+    """The books that the system itself keeps of these movements."""
+    decision = decide(None, movements)
+    entries = [
+        items.read_entry(items.entry_item(NewEntry(movement, outcome), NOW_MS))
+        for movement, outcome in zip(movements, decision.outcomes, strict=True)
+    ]
+    return Books(PHONE, decision.after, entries)
+
+
+SOUND = books_of(
+    credit("c-1", 1000),
+    debit("k-1", 300),
+    debit("k-2", 900),
+    StatusChange("ops", "s-1", PHONE, WalletStatus.FROZEN, KES),
+    debit("k-3", 100),
+    credit("c-2", 50),
+)
+ROWS = {
+    "k-1": placed(row("k-1", 300)),
+    "k-2": placed(row("k-2", 900, Status.FAILED, Reason.INSUFFICIENT_FUNDS)),
+    "k-3": placed(row("k-3", 100, Status.FAILED, Reason.WALLET_FROZEN)),
+}
+
+
+def entry(books: Books, key: str) -> Entry:
+    return next(each for each in books.entries if each.reference == key)
+
+
+def changed(books: Books, key: str, **changes: object) -> Books:
+    """The books with one entry that is not as the system wrote it."""
+    entries = [
+        replace(each, **changes) if each.reference == key else each  # type: ignore[arg-type]
+        for each in books.entries
+    ]
+    return replace(books, entries=entries)
+
+
+def wallet(books: Books) -> Wallet:
+    assert books.wallet is not None
+    return books.wallet
+
+
+def broken_by_books(*books: Books) -> list[str]:
+    tally = Audit(NOW_S)
+    for each in books:
+        tally.check_books(each)
+    return [violation.promise for violation in tally.report().violations]
+
+
+def broken_by_transaction(
+    found_row: Row | None, found_entry: Entry | None, *, purges: bool = False
+) -> list[str]:
+    tally = Audit(NOW_S, purges=purges)
+    return [each.promise for each in tally.check_transaction(found_row, found_entry)]
+
+
+# --- sound books ---------------------------------------------------------------------------
+
+
+def test_sound_books_break_no_promise_and_are_counted() -> None:
+    tally = Audit(NOW_S)
+    tally.check_books(SOUND)
+    for key, found in ROWS.items():
+        tally.count_transaction(found, entry(SOUND, key))
+        assert tally.check_transaction(found, entry(SOUND, key)) == []
+    report = tally.report()
+    assert report.ok
+    checked = {"P1": 1, "P2": 5, "P3": 4, "P4": 1, "P5": 3, "P6": 3, "P8": 3, "P9": 2}
+    assert dict(report.checked) == checked
+
+
+def test_a_queued_transaction_without_an_entry_is_sound() -> None:
+    assert broken_by_transaction(placed(row("k-9", 1, Status.QUEUED)), None) == []
+
+
+def test_an_entry_posted_after_the_balance_was_read_is_left_out() -> None:
+    later = books_of(credit("c-1", 1000), debit("k-1", 300), debit("k-2", 200))
+    earlier = books_of(credit("c-1", 1000), debit("k-1", 300))
+    assert broken_by_books(replace(later, wallet=earlier.wallet)) == []
+
+
+def test_the_refusal_of_a_reused_key_is_not_the_keys_own_entry() -> None:
+    movement = debit("k-1", 999)
+    refusal = NewEntry(movement, Rejected(Reason.KEY_REUSED))
+    stored = items.read_entry(items.entry_item(refusal, NOW_MS))
+    assert not audit_module._is_debit(stored)
+    assert audit_module._is_debit(entry(SOUND, "k-1"))
+
+
+# --- P1 ------------------------------------------------------------------------------------
+
+
+def test_p1_a_posted_debit_that_nobody_asked_for() -> None:
+    assert broken_by_transaction(None, entry(SOUND, "k-1")) == ["P1"]
+
+
+def test_p1_a_missing_row_proves_nothing_where_finished_rows_are_purged() -> None:
+    assert broken_by_transaction(None, entry(SOUND, "k-1"), purges=True) == []
+
+
+def test_p1_a_posted_debit_of_another_amount_than_was_accepted() -> None:
+    posted = replace(entry(SOUND, "k-1"), amount_minor=301)
+    assert broken_by_transaction(ROWS["k-1"], posted) == ["P1"]
+
+
+def test_p1_a_posted_debit_of_another_phone_than_was_accepted() -> None:
+    elsewhere = replace(ROWS["k-1"].transaction, phone=Phone("254712000000"))
+    assert broken_by_transaction(placed(elsewhere), entry(SOUND, "k-1")) == ["P1"]
+
+
+# --- P2, P3, P4, P9: the books --------------------------------------------------------------
+
+
+def test_p2_a_balance_below_zero() -> None:
+    below = replace(SOUND, wallet=replace(wallet(SOUND), balance_minor=-1))
+    assert "P2" in broken_by_books(below)
+
+
+def test_p2_a_balance_that_was_below_zero_in_between() -> None:
+    assert "P2" in broken_by_books(changed(SOUND, "k-1", outcome=Posted(2, -1)))
+
+
+def test_p3_a_balance_that_is_not_the_sum_of_its_entries() -> None:
+    assert "P3" in broken_by_books(replace(SOUND, wallet=replace(wallet(SOUND), balance_minor=751)))
+
+
+def test_p3_a_version_that_is_missing() -> None:
+    without = [each for each in SOUND.entries if each.reference != "k-1"]
+    assert "P3" in broken_by_books(replace(SOUND, entries=without))
+
+
+def test_p3_a_version_that_occurs_twice() -> None:
+    twice = changed(SOUND, "c-2", outcome=Posted(3, 750))
+    assert "P3" in broken_by_books(twice)
+
+
+def test_p3_an_entry_that_remembers_another_balance() -> None:
+    assert broken_by_books(changed(SOUND, "k-1", outcome=Posted(2, 699))) == ["P3"]
+
+
+def test_p3_posted_entries_without_a_wallet() -> None:
+    assert "P3" in broken_by_books(replace(SOUND, wallet=None))
+
+
+def test_p3_an_item_that_the_books_do_not_know() -> None:
+    assert broken_by_books(replace(SOUND, strange=[EntryId("loan#x#1")])) == ["P3"]
+
+
+def test_p4_a_refund_while_nothing_refunds() -> None:
+    refund = EntryId("refund#AG-001#k-1#r-1")
+    assert broken_by_books(replace(SOUND, strange=[refund])) == ["P4"]
+
+
+def test_p9_money_from_nowhere() -> None:
+    assert "P9" in broken_by_books(replace(SOUND, wallet=replace(wallet(SOUND), balance_minor=751)))
+
+
+def test_p9_money_to_another_account_than_the_agents() -> None:
+    assert broken_by_books(changed(SOUND, "k-1", contra="agent:AG-666")) == ["P9"]
+    assert broken_by_books(changed(SOUND, "c-1", contra="agent:bank")) == ["P9"]
+
+
+def test_p9_currencies_are_summed_apart() -> None:
+    dollars = replace(wallet(SOUND), currency=Currency("USD"))
+    assert broken_by_books(replace(SOUND, wallet=dollars)).count("P9") == 2
+
+
+# --- P5, P6, P8: the rows -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("overdue_s", "broken"), [(3601, ["P5"]), (3599, []), (-1, [])])
+def test_p5_a_queued_row_whose_time_is_long_over(overdue_s: int, broken: list[str]) -> None:
+    late = replace(row("k-9", 1, Status.QUEUED), expires_at_s=NOW_S - overdue_s)
+    assert broken_by_transaction(placed(late), None) == broken
+
+
+REFUSED = entry(SOUND, "k-2")
+SETTLED = entry(SOUND, "k-1")
+OTHER_USE = replace(SETTLED, fingerprint=Fingerprint("another"))
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "found"),
+    [
+        (Status.SYNCED, None, None),
+        (Status.SYNCED, None, REFUSED),
+        (Status.REFUNDED, None, None),
+        (Status.FAILED, Reason.INSUFFICIENT_FUNDS, None),
+        (Status.FAILED, Reason.INSUFFICIENT_FUNDS, SETTLED),
+        (Status.FAILED, Reason.WALLET_FROZEN, REFUSED),
+        (Status.FAILED, Reason.KEY_REUSED, None),
+        (Status.FAILED, Reason.KEY_REUSED, SETTLED),
+        (Status.FAILED, Reason.DISCARDED, SETTLED),
+        (Status.QUEUED, None, SETTLED),
+        (Status.QUEUED, None, REFUSED),
+        (Status.HELD, None, SETTLED),
+        (Status.EXPIRED, None, SETTLED),
+        (Status.CANCELLED, None, SETTLED),
+    ],
+)
+def test_p6_a_status_that_the_ledger_denies(
+    status: Status, reason: str | None, found: Entry | None
+) -> None:
+    key, amount = ("k-2", 900) if found is REFUSED else ("k-1", 300)
+    assert broken_by_transaction(placed(row(key, amount, status, reason)), found) == ["P6"]
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "found"),
+    [
+        (Status.FAILED, Reason.DISCARDED, None),
+        (Status.EXPIRED, None, None),
+        (Status.HELD, None, None),
+    ],
+)
+def test_p6_an_end_that_needs_no_entry_is_sound(
+    status: Status, reason: str | None, found: Entry | None
+) -> None:
+    assert broken_by_transaction(placed(row("k-1", 300, status, reason)), found) == []
+
+
+def test_p6_a_key_that_was_purged_and_used_again_is_sound() -> None:
+    again = placed(row("k-1", 300, Status.QUEUED))
+    assert broken_by_transaction(again, SETTLED, purges=True) == []
+    other = placed(row("k-1", 300, Status.FAILED, Reason.KEY_REUSED))
+    assert broken_by_transaction(other, OTHER_USE, purges=True) == []
+
+
+def test_p8_an_open_row_that_the_sweep_cannot_see() -> None:
+    assert broken_by_transaction(Row(row("k-9", 1, Status.QUEUED), None), None) == ["P8"]
+
+
+def test_p8_a_row_in_a_partition_that_is_not_its_own() -> None:
+    elsewhere = (open_shard(AgentId("AG-001"), IdempotencyKey("k-9")) + 1) % 16
+    misplaced = Row(row("k-9", 1, Status.QUEUED), items.open_shard_key(elsewhere))
+    assert broken_by_transaction(misplaced, None) == ["P8"]
+
+
+def test_p8_a_settled_row_that_the_sweep_still_sees() -> None:
+    seen = Row(ROWS["k-1"].transaction, items.open_shard_key(0))
+    assert broken_by_transaction(seen, SETTLED) == ["P8"]
+
+
+# --- reading a moving system ----------------------------------------------------------------
+
+
+class Reads:
+    """What the tables say at each read, in place of the reading functions of the module."""
+
+    def __init__(self, rows: Sequence[Row], books: Sequence[Books]) -> None:
+        self.rows = rows
+        self.books = list(books)
+        self.together: tuple[Row | None, Entry | None] = (None, None)
+        self.asked: list[TransactionId] = []
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> Stack:
+        monkeypatch.setattr(audit_module, "_rows", lambda _: iter(self.rows))
+        monkeypatch.setattr(audit_module, "_ledger_phones", lambda _: {PHONE})
+        monkeypatch.setattr(audit_module, "_read_books", lambda *_: self.books.pop(0))
+        monkeypatch.setattr(audit_module, "_read_together", self.read_together)
+        return Stack("s", "r", None, None, parameters={"RetentionDays": "0"})
+
+    def read_together(
+        self, stack: Stack, phone: Phone, transaction: TransactionId
+    ) -> tuple[Row | None, Entry | None]:
+        self.asked.append(transaction)
+        return self.together
+
+
+def test_a_transaction_that_settles_between_two_reads_is_no_violation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settled = books_of(credit("c-1", 1000), debit("k-1", 300))
+    reads = Reads([placed(row("k-1", 300, Status.QUEUED))], [settled])
+    reads.together = (ROWS["k-1"], entry(settled, "k-1"))
+    assert audit(reads.install(monkeypatch), NOW_S, lambda _: None).ok
+    assert reads.asked == [("AG-001", "k-1")]
+
+
+def test_what_still_looks_wrong_when_read_together_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    settled = books_of(credit("c-1", 1000), debit("k-1", 300))
+    queued = placed(row("k-1", 300, Status.QUEUED))
+    reads = Reads([queued], [settled])
+    reads.together = (queued, entry(settled, "k-1"))
+    report = audit(reads.install(monkeypatch), NOW_S, lambda _: None)
+    assert [violation.promise for violation in report.violations] == ["P6"]
+
+
+def test_a_wallet_that_opens_between_two_reads_is_no_violation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened = books_of(credit("c-1", 1000))
+    reads = Reads([], [replace(opened, wallet=None), opened])
+    assert audit(reads.install(monkeypatch), NOW_S, lambda _: None).ok
+
+
+# --- the report -----------------------------------------------------------------------------
+
+
+def test_the_report_is_what_scripts_were_promised() -> None:
+    tally = Audit(NOW_S)
+    tally.check_books(replace(SOUND, wallet=replace(wallet(SOUND), balance_minor=-5)))
+    view = tally.report().view()
+    assert view["ok"] is False
+    assert [each["id"] for each in view["promises"]] == [
+        "P1",
+        "P2",
+        "P3",
+        "P4",
+        "P5",
+        "P6",
+        "P8",
+        "P9",
+    ]
+    p2 = view["promises"][1]
+    assert set(p2) == {"id", "ok", "checked", "violations"}
+    assert (p2["ok"], p2["checked"]) == (False, 5)
+    assert p2["violations"] == [
+        {"what": "a balance of -5", "phone": masked(PHONE), "entryId": "balance"}
+    ]
+
+
+def test_a_phone_is_masked_unless_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    tally = Audit(NOW_S)
+    tally.check_books(replace(SOUND, wallet=replace(wallet(SOUND), balance_minor=-5)))
+    out.print(render(tally.report()))
+    assert PHONE not in capsys.readouterr().out
+    out.print(render(tally.report(), reveal=True))
+    assert PHONE in capsys.readouterr().out

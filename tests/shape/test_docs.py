@@ -1,0 +1,549 @@
+"""The docs against the repository: whatever a page names, links, counts or draws is really so."""
+
+import ast
+import json
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cyclopts import CycloptsError, MissingArgumentError
+
+from relay.derive import from_entry, from_row
+from tests.template import RESOURCES, TEMPLATE
+from wakala.main import app
+from wallet_ledger.aws import items
+from wallet_ledger.aws.ledger import DynamoLedger
+from wallet_ledger.domain.ids import AgentId, Currency, IdempotencyKey, Phone
+from wallet_ledger.domain.postings import NewEntry, Posting
+from wallet_ledger.domain.transactions import (
+    AMOUNT_MINOR_MAX,
+    OfflineTransaction,
+    Reason,
+    Request,
+    Status,
+    accept,
+)
+from wallet_ledger.domain.wallets import (
+    BALANCE_MINOR_MAX,
+    Credit,
+    Debit,
+    Movement,
+    Outcome,
+    Posted,
+    Rejected,
+    StatusChange,
+    Wallet,
+    WalletStatus,
+    decide,
+)
+from wallet_ledger.ports import OutgoingEvent
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+README = ROOT / "README.md"
+ARCHITECTURE = DOCS / "architecture.md"
+LEDGER = DOCS / "ledger.md"
+FAILURES = DOCS / "failure-modes.md"
+DECISIONS = sorted((DOCS / "decisions").glob("[0-9]*.md"))
+PAGES = [README, *sorted(DOCS.rglob("*.md"))]
+
+NOT_OURS = {"eventID", "STATUS", "BALANCE_", "bank"}
+"""What pages quote from the article, and an example's funding source."""
+
+type Row = dict[str, str]
+
+
+def _name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+of_each_page = pytest.mark.parametrize("page", PAGES, ids=_name)
+
+
+def _prose(page: Path) -> str:
+    """A page without its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def _fences(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def _section(page: Path, heading: str) -> str:
+    """What stands under a heading, up to the next of its level or above."""
+    text = page.read_text()
+    found = re.search(rf"^(#+) {re.escape(heading)}$\n", text, re.MULTILINE)
+    assert found, f"{_name(page)}: no heading {heading}"
+    following = re.search(rf"^#{{1,{len(found[1])}}} ", text[found.end() :], re.MULTILINE)
+    return text[found.end() : found.end() + following.start() if following else None]
+
+
+def _tables(text: str) -> list[list[Row]]:
+    tables = []
+    for block in re.findall(r"(?:^\|.*\|\n)+", text, re.MULTILINE):
+        header, _, *rows = [
+            [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+            for line in block.splitlines()
+        ]
+        assert all(len(row) == len(header) for row in rows), block
+        tables.append([dict(zip(header, row, strict=True)) for row in rows])
+    return tables
+
+
+def _code(text: str) -> list[str]:
+    """What stands in code font."""
+    return re.findall(r"`([^`\n]+)`", text)
+
+
+# --- links, names, commands ----------------------------------------------------------------
+
+
+def _slugs(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", _prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def _defines(module: Path, name: str) -> bool:
+    return f"\ndef {name}(" in module.read_text()
+
+
+@of_each_page
+def test_every_link_leads_to_what_it_names(page: Path) -> None:
+    for text, target in re.findall(r"\[([^\]]*)\]\(([^)\s]+)\)", _prose(page)):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        found = (page.parent / path).resolve() if path else page
+        assert found.exists(), target
+        if anchor:
+            assert anchor in _slugs(found), target
+        if text.startswith("`test_"):
+            assert _defines(found, text.strip("`")), text
+
+
+@of_each_page
+def test_every_test_that_a_page_names_is_linked(page: Path) -> None:
+    prose = _prose(page)
+    assert sum(word.startswith("test_") for word in _code(prose)) == prose.count("[`test_")
+
+
+def _tracked() -> list[str]:
+    listed = subprocess.run(
+        ["git", "ls-files"],  # noqa: S607
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return listed.stdout.splitlines()
+
+
+SOURCES = "\n".join(
+    (ROOT / name).read_text(errors="replace")
+    for name in _tracked()
+    if not name.startswith(("docs/", "README.md", "tests/"))
+    and (ROOT / name).suffix in {"", ".py", ".yaml", ".toml", ".json"}
+    and (ROOT / name).is_file()
+)
+WORDS = set(re.findall(r"\w+", SOURCES))
+
+
+def _snake(word: str) -> str:
+    """How botocore spells a call: `PutItem` → `put_item`."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", word).lower()
+
+
+@of_each_page
+def test_what_a_page_puts_in_code_font_is_in_the_code(page: Path) -> None:
+    for code in _code(_prose(page)):
+        if code.startswith(("test_", "wakala ", "make ", "sam ", "LAYER_ARCH=")):
+            continue
+        words = re.findall(r"[A-Za-z]\w+", code.replace("<fingerprint16>", ""))
+        unknown = {word for word in words if not {word, _snake(word)} & WORDS}
+        assert unknown <= NOT_OURS, code
+
+
+def _commands(page: Path) -> Iterator[tuple[str, bool]]:
+    """Each `wakala …` of a page, and whether it is whole."""
+    for block in _fences(page, "sh"):
+        for line in block.replace("\\\n", " ").splitlines():
+            for command in re.findall(r"(?:^|\$\()(wakala [^)|]*)", line):
+                yield re.sub(r"\s#.*", "", command), True
+    for code in _code(_prose(page)):
+        if code.startswith("wakala "):
+            yield code, False
+
+
+@of_each_page
+def test_every_wakala_command_is_one(page: Path) -> None:
+    for command, whole in _commands(page):
+        try:
+            app.parse_args(shlex.split(command)[1:], exit_on_error=False, print_error=False)
+        except MissingArgumentError:
+            assert not whole, command
+        except CycloptsError as error:
+            pytest.fail(f"{command}: {error}")
+
+
+@of_each_page
+def test_every_make_target_is_one(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    code = "\n".join([*_code(_prose(page)), *_fences(page, "sh")])
+    assert set(re.findall(r"^make ([a-z]+)", code, re.MULTILINE)) <= targets
+
+
+def test_the_event_that_the_readme_invokes_is_there() -> None:
+    for function, event in re.findall(r"FN=(\w+) EVENT=(\S+)", README.read_text()):
+        assert function in RESOURCES
+        assert (ROOT / "events" / event).is_file()
+
+
+def test_the_readmes_map_is_the_top_level() -> None:
+    mapped = re.findall(r"\]\((\S+)\)", _section(README, "What is where"))
+    assert len(mapped) == len(set(mapped))
+    assert set(mapped) == {name.split("/")[0] for name in _tracked()}
+
+
+# --- pictures ------------------------------------------------------------------------------
+
+ARROW = re.compile(r"(\w+)(?:-{1,2}>>|-{1,2}[x)])(\w+): \S")
+OPENS, CLOSES = ("alt ", "loop ", "opt ", "par "), "end"
+
+
+@of_each_page
+def test_every_picture_is_whole(page: Path) -> None:
+    text = page.read_text()
+    assert len(re.findall(r"^```", text, re.MULTILINE)) % 2 == 0
+    pictures = _fences(page, "mermaid")
+    assert len(pictures) == text.count("```mermaid")
+    for picture in pictures:
+        kind = next(line for line in picture.splitlines() if not line.startswith("%%"))
+        assert kind.split()[0] in {"flowchart", "sequenceDiagram", "stateDiagram-v2"}
+        assert ";" not in picture  # mermaid ends a statement there
+        if kind == "sequenceDiagram":
+            _check_sequence([line.strip() for line in picture.splitlines()[1:]])
+
+
+def _check_sequence(lines: list[str]) -> None:
+    declared = {line.split()[1] for line in lines if line.startswith("participant ")}
+    depth, used = 0, set()
+    for line in lines:
+        depth += line.startswith(OPENS)
+        depth -= line == CLOSES
+        assert depth >= 0, line
+        if arrow := ARROW.match(line):
+            used |= {arrow[1], arrow[2]}
+        else:
+            assert line == CLOSES or line.startswith(
+                (*OPENS, "else ", "participant ", "Note over ")
+            )
+        assert "#" not in line  # mermaid reads a character's number there
+    assert depth == 0
+    assert used == declared
+
+
+def test_every_failure_mode_has_its_picture_and_its_proof() -> None:
+    listed = re.findall(r"^- \[(.*)\]\(#", FAILURES.read_text(), re.MULTILINE)
+    headings = re.findall(r"^## (.*)$", FAILURES.read_text(), re.MULTILINE)
+    assert listed == headings
+    for heading in headings:
+        section = _section(FAILURES, heading)
+        assert section.count("```mermaid") == 1, heading
+        proof = section.rpartition("Proved by ")[2]
+        assert "[`test_" in proof, heading
+
+
+# --- decisions -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=_name)
+def test_a_decision_has_its_three_parts(page: Path) -> None:
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    assert headings[1:] == ["Context", "Decision", "Consequences"]
+    assert headings[0].split(".")[0] == str(int(page.name[:4]))
+    assert all(len(_section(page, heading).strip()) > 40 for heading in headings[1:])
+
+
+def test_the_index_of_decisions_is_complete_and_without_gaps() -> None:
+    assert [int(page.name[:4]) for page in DECISIONS] == list(range(1, len(DECISIONS) + 1))
+    index = (DOCS / "decisions" / "README.md").read_text()
+    listed = re.findall(r"^\| (\d{4}) \| \[(.*)\]\((.*)\) \|$", index, re.MULTILINE)
+    assert listed == [
+        (page.name[:4], page.read_text().splitlines()[0].partition(". ")[2], page.name)
+        for page in DECISIONS
+    ]
+
+
+# --- numbers -------------------------------------------------------------------------------
+
+
+def _constant(module: Path, name: str) -> Any:
+    """The value that a module's source gives a name: as a constant, or as a member of a dict."""
+    for node in ast.walk(ast.parse(module.read_text())):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=found)], value=value) if found == name:
+                return eval(ast.unparse(value), {})  # noqa: S307 - our own source
+            case ast.Dict(keys=keys, values=values):
+                for key, value in zip(keys, values, strict=True):
+                    if isinstance(key, ast.Constant) and key.value == name:
+                        return ast.literal_eval(value)
+            case _:
+                pass
+    raise AssertionError(f"{module.name} has no {name}")
+
+
+def _inside(properties: dict[str, Any]) -> dict[str, Any]:
+    """Properties of a resource, with those of its redrive policy and its events."""
+    events = {name: event["Properties"] for name, event in properties.get("Events", {}).items()}
+    return {**properties, **properties.get("RedrivePolicy", {}), **events}
+
+
+def _set_by(cell: str) -> Any:
+    (name,) = _code(cell)
+    link = re.search(r"\((\S+)\)", cell)
+    if link:
+        return _constant((ARCHITECTURE.parent / link[1]).resolve(), name)
+    resource, *path = name.split(".")
+    if not path:
+        return TEMPLATE["Parameters"][name]["Default"]
+    found = RESOURCES[resource]["Properties"]
+    for part in path:
+        found = _inside(found)[part]
+    return found
+
+
+LIMITS = _tables(_section(ARCHITECTURE, "Timeouts and limits"))[0]
+
+
+@pytest.mark.parametrize("row", LIMITS, ids=lambda row: row["What"])
+def test_a_limit_is_what_is_really_set(row: Row) -> None:
+    value = _set_by(row["Set by"])
+    numbers = [
+        float(text.replace(",", "")) for text in re.findall(r"\d[\d,]*\d|\d+\.\d+|\d", row["Value"])
+    ]
+    assert numbers == [float(each) for each in (value if isinstance(value, tuple) else (value,))]
+
+
+def test_every_metric_is_explained_and_every_explained_metric_is_there() -> None:
+    counted = set(re.findall(r"\bcount(?:_by)?\(\s*\"(\w+)\"", SOURCES))
+    counted |= set(re.findall(r"\"(Consumed\w+Units)\"", SOURCES))
+    (table,) = _tables(_section(ARCHITECTURE, "What is measured"))
+    assert {name for row in table for name in _code(row["Metric"])} == counted
+
+
+def _size(item: items.Item) -> int:
+    """Bytes of an item, as DynamoDB counts: names, text in UTF-8, a byte for two digits."""
+    total = 0
+    for name, value in item.items():
+        ((kind, text),) = value.items()
+        total += len(name) + (len(text.encode()) if kind == "S" else len(text) // 2 + 2)
+    return total
+
+
+LONGEST = "A" * 64
+
+
+def _row() -> OfflineTransaction:
+    request = Request(
+        AgentId(LONGEST),
+        IdempotencyKey(LONGEST),
+        Phone("9" * 15),
+        AMOUNT_MINOR_MAX,
+        Currency("KES"),
+        "2026-07-01T08:15:30.123456789+03:00",
+    )
+    return accept(request, 1_760_000_000_000, 30)
+
+
+def _debit(row: OfflineTransaction) -> Debit:
+    return Debit(
+        row.agent_id,
+        row.idempotency_key,
+        row.phone,
+        row.amount_minor,
+        row.currency,
+        row.attempt,
+        row.created_at_ms,
+        row.captured_at,
+    )
+
+
+def test_the_costs_follow_from_the_sizes_of_the_items() -> None:
+    row = _row()
+    entry = items.entry_item(NewEntry(_debit(row), Posted(10**9, BALANCE_MINOR_MAX)), 10**13)
+    closed = items.offline_tx_item(replace(row, reason=Reason.INSUFFICIENT_FUNDS))
+    assert max(_size(closed) + len("purgeAt") + 6, _size(entry)) <= 1_024
+    (_, per_debit) = _tables(_section(ARCHITECTURE, "What a transaction costs"))
+    found = {row["Per debit"]: row for row in per_debit}
+    for group, heading in ((1, "Group of 1"), (10, "Group of 10")):
+        put, index, transactional = 1, 1, 2
+        accepting = put + index
+        settling = transactional + transactional + index + transactional / group
+        assert float(found["write units"][heading]) == accepting + settling
+        assert float(found["read units"][heading]) == 1 / group
+        assert float(found["DynamoDB calls"][heading]) == 1 + 2 / group
+
+
+# --- items, conditions, events ---------------------------------------------------------------
+
+
+class _Wire:
+    """A DynamoDB client that keeps what it is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[dict[str, Any]] = []
+
+    def transact_write_items(self, *, TransactItems: list[dict[str, Any]]) -> None:  # noqa: N803
+        self.sent += [write for item in TransactItems for write in item.values()]
+
+
+PHONE, KES = Phone("254712345678"), Currency("KES")
+
+
+def _movements() -> list[Movement]:
+    row = replace(_row(), phone=PHONE)
+    return [
+        _debit(row),
+        Credit("bank", "c-1", PHONE, 1, KES),
+        StatusChange("bank", "s-1", PHONE, WalletStatus.ACTIVE, KES),
+    ]
+
+
+def _sent() -> list[dict[str, Any]]:
+    """Every kind of write that the ledger makes."""
+    wire = _Wire()
+    ledger = DynamoLedger(
+        wire,  # type: ignore[arg-type]
+        ledger_table="WalletLedger",
+        offline_tx_table="OfflineTx",
+        retention_days=1,
+    )
+    full = Wallet(PHONE, AMOUNT_MINOR_MAX, KES, 1, WalletStatus.ACTIVE)
+    empty = replace(full, balance_minor=0)
+    for seen, movements in (
+        (full, _movements()),
+        (None, _movements()[1:]),
+        (empty, _movements()[:1]),
+    ):
+        decision = decide(seen, movements)
+        new = tuple(map(NewEntry, movements, decision.outcomes))
+        needed = decision.needed_minor
+        ledger.post(Posting(PHONE, seen, decision.after, needed, new, (), 1))
+    return wire.sent
+
+
+def _spelt(write: dict[str, Any], expression: str) -> str:
+    text = str(write.get(expression, ""))
+    for alias, name in write.get("ExpressionAttributeNames", {}).items():
+        text = text.replace(alias, name)
+    return text
+
+
+def test_the_conditions_are_the_ones_that_are_sent() -> None:
+    table = _tables(_section(LEDGER, "The group transaction"))[0]
+    documented = {code for row in table for code in _code(row["Condition"])}
+    assert documented == {_spelt(write, "ConditionExpression") for write in _sent()}
+
+
+def _attributes(table: list[Row], column: str = "Attribute") -> set[str]:
+    return {name for row in table for name in _code(row[column])}
+
+
+def test_every_attribute_of_a_row_is_explained() -> None:
+    row = replace(_row(), reason=Reason.KEY_REUSED, refunded_minor=1)
+    written = set(items.offline_tx_item(row))
+    for write in _sent():
+        if write["TableName"] == "OfflineTx":
+            written |= set(re.findall(r"(\w+) =", _spelt(write, "UpdateExpression")))
+    table = _tables(_section(LEDGER, "OfflineTx"))[0]
+    assert _attributes(table) == written
+    index = RESOURCES["OfflineTxTable"]["Properties"]["GlobalSecondaryIndexes"][0]
+    projected = {*index["Projection"]["NonKeyAttributes"], "openShard", "nextSweepAt"}
+    line = next(
+        line for line in LEDGER.read_text().splitlines() if line.startswith("Index `OpenTx`")
+    )
+    assert set(_code(line)) == {"OpenTx", *projected}
+
+
+def test_every_attribute_of_the_ledger_is_explained() -> None:
+    balance_table, entry_table = _tables(_section(LEDGER, "WalletLedger"))[1:]
+    balance, entries = {"phone", "txId"}, set()
+    for write in _sent():
+        if "Item" in write:
+            entries |= set(write["Item"])
+        elif write["TableName"] == "WalletLedger":
+            balance |= set(re.findall(r"(\w+) =", _spelt(write, "UpdateExpression")))
+    assert _attributes(balance_table) == balance
+    assert _attributes(entry_table) == entries
+
+
+def test_the_worked_example_is_what_is_decided() -> None:
+    (table,) = _tables(_section(LEDGER, "A worked example"))
+    outcomes: list[Outcome] = []
+    movements: list[Movement] = []
+    for row in table:
+        actor, reference = row["Of"].split(", ")
+        amount = int(row["Amount"].replace(",", ""))
+        movements.append(
+            Credit(actor, reference, PHONE, amount, KES)
+            if row["Movement"] == "credit"
+            else Debit(AgentId(actor), IdempotencyKey(reference), PHONE, amount, KES, 1, 1)
+        )
+        outcomes.append(
+            Rejected(Reason(_code(row["Outcome"])[0]))
+            if row["Outcome"].startswith("rejected")
+            else Posted(int(row["`version`"]), int(row["`balanceAfterMinor`"].replace(",", "")))
+        )
+    decision = decide(Wallet(PHONE, 1_000, KES, 4, WalletStatus.ACTIVE), movements)
+    assert list(decision.outcomes) == outcomes
+    assert decision.needed_minor == 700
+    assert decision.after == Wallet(PHONE, 300, KES, 6, WalletStatus.ACTIVE)
+
+
+def _events() -> dict[str, set[str]]:
+    """Each event that this path can tell, with its members."""
+    told = []
+    queued = _row()
+    for status in (Status.SYNCED, Status.FAILED, Status.EXPIRED):
+        reason = Reason.KEY_REUSED if status is Status.FAILED else None
+        told += from_row(queued, replace(queued, status=status, reason=reason))
+    for outcome in (Posted(1, 1), Rejected(Reason.KEY_REUSED)):
+        for movement in _movements():
+            told += from_entry(items.read_entry(items.entry_item(NewEntry(movement, outcome), 1)))
+    events = [each.content for each in told if isinstance(each.content, OutgoingEvent)]
+    return {event.detail_type: set(json.loads(event.detail)) for event in events}
+
+
+def test_every_event_is_explained_member_by_member() -> None:
+    section = _section(ARCHITECTURE, "Events")
+    table, requests = _tables(section)
+    common = set(_code(section.partition("|")[0])) - {"source: wakala"}
+    explained: dict[str, set[str]] = {}
+    for row in table:
+        (name,) = _code(row["Event"])
+        further = row["Further members"]
+        members = set(_code(further)) - explained.keys()
+        if further.startswith(("the same", "as ")):
+            members |= explained["TransactionSynced"]
+        explained[name] = members | common
+    assert explained == _events()
+    pattern = RESOURCES["WalletRequestsRule"]["Properties"]["EventPattern"]
+    assert {_code(row["Request"])[0] for row in requests} == set(pattern["detail-type"])
+
+
+PROMISES = _tables(_section(LEDGER, "Promises"))[0]
+
+
+def test_there_are_twelve_promises() -> None:
+    assert [row[""] for row in PROMISES] == [f"P{number}" for number in range(1, 13)]
+
+
+@pytest.mark.parametrize("row", PROMISES, ids=lambda row: row[""])
+def test_a_promise_names_what_enforces_it_and_what_proves_it(row: Row) -> None:
+    assert row["Enforced by"]
+    assert "[`test_" in row["Proved by"]

@@ -18,6 +18,7 @@ from tests.template import RESOURCES, TEMPLATE
 from wakala.main import app
 from wallet_ledger.aws import items
 from wallet_ledger.aws.ledger import DynamoLedger
+from wallet_ledger.contracts import Defaults, read_phone, read_transaction
 from wallet_ledger.domain.ids import AgentId, Currency, IdempotencyKey, Phone
 from wallet_ledger.domain.postings import NewEntry, Posting
 from wallet_ledger.domain.transactions import (
@@ -201,6 +202,22 @@ def test_the_event_that_the_readme_invokes_is_there() -> None:
     for function, event in re.findall(r"FN=(\w+) EVENT=(\S+)", README.read_text()):
         assert function in RESOURCES
         assert (ROOT / "events" / event).is_file()
+
+
+def test_the_curl_of_the_readme_posts_what_is_accepted() -> None:
+    text = README.read_text()
+    (body,) = re.findall(r"-d '(\{.*\})'", text)
+    request = read_transaction(json.loads(body), Defaults(Currency("KES"), "KE"))
+    assert f"wakala agent token {request.agent_id})" in text
+    (credited, amount) = re.findall(r"wakala wallet credit '(.*)' (\d+) --id", text)[0]
+    assert read_phone(credited, "KE") == request.phone
+    assert int(amount) >= request.amount_minor
+    routes = RESOURCES["IngestFunction"]["Properties"]["Events"].values()
+    paths = {(each["Properties"]["Method"], each["Properties"]["Path"]) for each in routes}
+    assert '"$API/tx/offline"' in text
+    assert ("post", "/tx/offline") in paths
+    assert f'"$API/tx/status/{request.idempotency_key}"' in text
+    assert ("get", "/tx/status/{idempotencyKey}") in paths
 
 
 def test_the_readmes_map_is_the_top_level() -> None:

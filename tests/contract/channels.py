@@ -145,6 +145,11 @@ def receive_all(client: Any, url: str) -> list[dict[str, Any]]:
         )
         if not answer.get("Messages"):
             return found
-        for message in answer["Messages"]:
-            found.append(message)
-            client.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+        found += answer["Messages"]
+        client.delete_message_batch(
+            QueueUrl=url,
+            Entries=[
+                {"Id": str(index), "ReceiptHandle": message["ReceiptHandle"]}
+                for index, message in enumerate(answer["Messages"])
+            ],
+        )

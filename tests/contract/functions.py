@@ -1,0 +1,165 @@
+"""The functions as they are wired, on an engine; and what befalls one of their calls."""
+
+import importlib
+import itertools
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from botocore.awsrequest import AWSResponse
+
+from tests.engine import Aws, Tables
+from tests.fakes.scripted import Crash
+from tests.fakes.wire import Answer, Sent, Wire, through
+
+HANDLERS = {
+    "ingest": "ingest.handler",
+    "ingest-bus": "ingest.bus_handler",
+    "relay": "relay.handler",
+    "sweep": "relay.sweep_handler",
+    "reconcile": "reconcile.handler",
+}
+
+type Handler = Callable[[dict[str, Any], Any], Any]
+
+
+@dataclass
+class Functions:
+    """All functions on one set of tables, queues and a bus that is listened to."""
+
+    aws: Aws
+    tables: Tables
+    queues: Mapping[str, str]
+    bus: str
+    heard: str
+    handlers: dict[str, Handler] = field(default_factory=dict)
+    calls: dict[str, Counter[tuple[str, str]]] = field(default_factory=dict)
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def invoke(self, name: str, event: dict[str, Any]) -> Any:
+        """As Lambda does, with ten seconds to go."""
+        context = SimpleNamespace(
+            aws_request_id="request", get_remaining_time_in_millis=lambda: 10_000
+        )
+        return self.handlers[name](event, context)
+
+
+def wire_up(aws: Aws) -> Functions:
+    """Import each handler afresh with the environment that the template gives it."""
+    tables = aws.tables()
+    names = ("TxQueue", "FailedTxQueue", "DeliveryFailuresQueue", "InboxQueue")
+    queues = {name: aws.queue(name) for name in names}
+    functions = Functions(aws, tables, queues, aws.bus(), queues["InboxQueue"])
+    _listen(functions)
+    environment = {
+        "OFFLINE_TX_TABLE": tables.offline_tx,
+        "WALLET_LEDGER_TABLE": tables.wallet_ledger,
+        "TX_QUEUE_URL": queues["TxQueue"],
+        "FAILED_TX_QUEUE_URL": queues["FailedTxQueue"],
+        "DELIVERY_FAILURES_URL": queues["DeliveryFailuresQueue"],
+        "EVENT_BUS_NAME": functions.bus,
+        "CURRENCY": "KES",
+        "DEFAULT_REGION": "KE",
+        "OPEN_DAYS": "7",
+        "RETENTION_DAYS": "0",
+        "SWEEP_BACKLOG_MAX": "1000",
+        "SWEEP_ROWS_MAX": "500",
+        "LATENCY_BUDGET_MS": "20",
+    }
+    with aws.reached(**environment):
+        for name, module in HANDLERS.items():
+            sys.modules.pop(module, None)
+            functions.handlers[name] = importlib.import_module(module).handle
+            del sys.modules[module]
+    return functions
+
+
+def _listen(functions: Functions) -> None:
+    aws = functions.aws
+    attributes = aws.sqs.get_queue_attributes(QueueUrl=functions.heard, AttributeNames=["QueueArn"])
+    target = {"Id": "1", "Arn": attributes["Attributes"]["QueueArn"]}
+    pattern = '{"source": ["wakala"]}'
+    aws.events.put_rule(Name="all", EventBusName=functions.bus, EventPattern=pattern)
+    aws.events.put_targets(Rule="all", EventBusName=functions.bus, Targets=[target])  # type: ignore[list-item]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One call that a function makes: its operation, what it is made on, and the how-manieth."""
+
+    operation: str
+    target: str
+    occurrence: int
+
+    def __str__(self) -> str:
+        return f"{self.operation} {self.target.rsplit('/', 1)[-1]} #{self.occurrence}"
+
+
+READS = {"GetItem", "Query", "GetQueueAttributes"}
+
+
+def places(calls: Mapping[tuple[str, str], int]) -> list[Place]:
+    """The first and the last write of each kind that was made, and the first read."""
+    return [
+        Place(operation, target, occurrence)
+        for (operation, target), count in calls.items()
+        for occurrence in sorted({1, 1 if operation in READS else count})
+    ]
+
+
+def kind_of(sent: Sent) -> tuple[str, str]:
+    """What a call does, and on what."""
+    return sent.operation, str(sent.body.get("QueueUrl") or sent.body.get("TableName") or "")
+
+
+class Befallen:
+    """Answers for the engine during one invocation, and for one call in its stead.
+
+    `lasting`: that call, and whatever of its kind comes after it, all fail; else one HTTP request
+    alone does. `calls` is what was asked, for an invocation without a fault.
+    """
+
+    def __init__(self, place: Place | None, fault: Answer, *, lasting: bool, base: Answer) -> None:
+        self.calls: Counter[tuple[str, str]] = Counter()
+        self.hits = 0
+        self._place = place
+        self._fault = fault
+        self._lasting = lasting
+        self._base = base
+
+    def __call__(self, sent: Sent) -> AWSResponse:
+        kind = kind_of(sent)
+        self.calls[kind] += 1
+        place = self._place
+        if place is None or kind != (place.operation, place.target):
+            return self._base(sent)
+        late = self.calls[kind] - place.occurrence
+        if late == 0 or (late > 0 and self._lasting):
+            self.hits += 1
+            return self._fault(sent)
+        return self._base(sent)
+
+
+def invoked(
+    functions: Functions, wire: Wire, befallen: Befallen, name: str, event: dict[str, Any]
+) -> Any:
+    """The function's answer, with `befallen` between it and the engine."""
+    wire.answer = befallen
+    try:
+        return functions.invoke(name, event)
+    finally:
+        wire.answer = through
+
+
+def killed_before(_: Sent) -> AWSResponse:
+    """The process ends before the request leaves."""
+    raise Crash
+
+
+def killed_after(sent: Sent) -> AWSResponse:
+    """The process ends when the engine has done what it was asked."""
+    sent.forward()
+    raise Crash

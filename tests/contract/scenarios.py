@@ -1,0 +1,414 @@
+"""One piece of work for each function: how it is delivered until it is done, and what must be then.
+
+Every piece has ids of its own, so that all of them live on the same tables and queues.
+"""
+
+import json
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from tests.contract.channels import receive_all
+from tests.contract.functions import Functions
+from tests.fakes.promises import assert_books_add_up
+from tests.fakes.samples import OPEN_DAYS, credit, debit, request, row_of, status_change
+from tests.fakes.wire import Answer, Sent, cancelled, through
+from wallet_ledger.aws import items
+from wallet_ledger.clock import SystemClock
+from wallet_ledger.domain.ids import AgentId, Fingerprint, IdempotencyKey, Phone
+from wallet_ledger.domain.postings import NewEntry
+from wallet_ledger.domain.transactions import OfflineTransaction, Reason, Status, accept
+from wallet_ledger.domain.wallets import Debit, Movement, Posted, Rejected, Wallet, WalletStatus
+from wallet_ledger.messages import movement_message
+
+type Json = dict[str, Any]
+type Invoke = Callable[[str, Json], Any]
+
+
+class Work(Protocol):
+    """Work for one function."""
+
+    base: Answer
+    """What answers its calls where no fault does."""
+
+    @abstractmethod
+    def deliver(self, invoke: Invoke) -> bool:
+        """Once more, what is not done yet; whether all of it is done now."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """What must be when it is done, whatever happened on the way."""
+
+
+class _OnFunctions:
+    base: Answer = staticmethod(through)
+
+    def __init__(self, functions: Functions) -> None:
+        self.functions = functions
+        number = next(functions.numbers)
+        self.phone = Phone(f"2547{number:08d}")
+        self.other_phone = Phone(f"2541{number:08d}")
+        self.agent_id = AgentId(f"AG-{number}")
+
+    def debit(self, key: str, amount_minor: int = 100) -> Debit:
+        return debit(key, amount_minor, agent_id=self.agent_id, phone=self.phone)
+
+    def put_row(self, row: OfflineTransaction) -> None:
+        table = self.functions.tables.offline_tx
+        self.functions.aws.dynamodb.put_item(TableName=table, Item=items.offline_tx_item(row))
+
+    def row(self, key: str) -> OfflineTransaction | None:
+        answer = self.functions.aws.dynamodb.get_item(
+            TableName=self.functions.tables.offline_tx,
+            Key=items.offline_tx_key(self.agent_id, IdempotencyKey(key)),
+        )
+        return items.read_offline_tx(answer["Item"]) if "Item" in answer else None
+
+    def arrived(self, queue: str) -> list[str]:
+        """What a queue holds, oldest first; it is taken."""
+        url = self.functions.queues[queue]
+        return [message["Body"] for message in receive_all(self.functions.aws.sqs, url)]
+
+    def heard(self) -> list[Json]:
+        """The events on the bus since last time."""
+        return [json.loads(body) for body in self.arrived("InboxQueue")]
+
+
+# --- ingest ---------------------------------------------------------------------------------------
+
+
+class Http(_OnFunctions):
+    """An agent's app, which sends again whatever was not answered."""
+
+    def call(self, invoke: Invoke, method: str, resource: str, body: object = None) -> Json:
+        answer = invoke(
+            "ingest",
+            {
+                "httpMethod": method,
+                "resource": resource,
+                "pathParameters": {"idempotencyKey": "K-1"},
+                "body": json.dumps(body),
+                "requestContext": {"authorizer": {"claims": {"custom:agentId": self.agent_id}}},
+            },
+        )
+        return {**json.loads(answer["body"]), "status": answer["statusCode"]}
+
+    def item(self, key: str) -> Json:
+        return {
+            "agentId": self.agent_id,
+            "phone": "254712345678",
+            "amount": 100,
+            "idempotencyKey": key,
+        }
+
+    def assert_stored(self, *keys: str) -> None:
+        for key in keys:
+            row = self.row(key)
+            assert row is not None
+            assert (row.status, row.amount_minor, row.attempt) == (Status.QUEUED, 100, 1)
+
+
+class Submit(Http):
+    """POST /tx/offline."""
+
+    def deliver(self, invoke: Invoke) -> bool:
+        answer = self.call(invoke, "POST", "/tx/offline", self.item("K-1"))
+        assert answer["status"] in {200, 202, 503}, answer
+        return bool(answer["status"] != 503)
+
+    def check(self) -> None:
+        self.assert_stored("K-1")
+
+
+class SubmitBatch(Http):
+    """POST /tx/offline/batch."""
+
+    def deliver(self, invoke: Invoke) -> bool:
+        batch = {"transactions": [self.item(f"K-{number}") for number in range(3)]}
+        answer = self.call(invoke, "POST", "/tx/offline/batch", batch)
+        assert answer["status"] == 200, answer
+        errors = [each["error"] for each in answer["results"] if "error" in each]
+        assert all(each["code"] == "UNAVAILABLE" and each["retryable"] for each in errors)
+        return not errors
+
+    def check(self) -> None:
+        self.assert_stored("K-0", "K-1", "K-2")
+
+
+class AskStatus(Http):
+    """GET /tx/status/{idempotencyKey}: what is there is never a 404."""
+
+    def __init__(self, functions: Functions) -> None:
+        super().__init__(functions)
+        wanted = request("K-1", agent_id=self.agent_id, phone=self.phone)
+        self.put_row(accept(wanted, SystemClock().now_ms(), OPEN_DAYS))
+
+    def deliver(self, invoke: Invoke) -> bool:
+        answer = self.call(invoke, "GET", "/tx/status/{idempotencyKey}")
+        assert answer["status"] in {200, 503}, answer
+        assert answer["status"] == 503 or answer["amount"] == 100
+        return bool(answer["status"] == 200)
+
+    def check(self) -> None:
+        self.assert_stored("K-1")
+
+
+# --- queues ---------------------------------------------------------------------------------------
+
+
+def sqs_record(body: str, message_id: str) -> Json:
+    """A message as Lambda hands it over."""
+    return {
+        "messageId": message_id,
+        "receiptHandle": f"receipt-{message_id}",
+        "body": body,
+        "attributes": {"ApproximateReceiveCount": "1"},
+        "eventSourceARN": "arn:aws:sqs:us-east-1:000000000000:queue",
+    }
+
+
+class Batch(_OnFunctions):
+    """Messages of a queue, of which those that are reported come again."""
+
+    function: str
+    records: Mapping[str, Json]
+
+    def deliver(self, invoke: Invoke) -> bool:
+        answer = invoke(self.function, {"Records": list(self.records.values())})
+        again = [each["itemIdentifier"] for each in answer["batchItemFailures"]]
+        assert set(again) <= self.records.keys()
+        self.records = {message_id: self.records[message_id] for message_id in again}
+        return not again
+
+
+class TakeBusRequests(Batch):
+    """Two requests of the back office, and something that is none."""
+
+    function = "ingest-bus"
+
+    def __init__(self, functions: Functions) -> None:
+        super().__init__(functions)
+        ids = {"source": "till", "phone": self.phone}
+        bodies = {
+            "credit": self.event("WalletCreditRequested", ids | {"creditId": "C", "amount": 5}),
+            "status": self.event(
+                "WalletStatusRequested", ids | {"requestId": "S", "status": "active"}
+            ),
+            "poison": self.event("WalletCreditRequested", ids),
+        }
+        self.records = {name: sqs_record(body, name) for name, body in bodies.items()}
+
+    def event(self, detail_type: str, detail: Json) -> str:
+        event_id = f"{self.agent_id}-{detail_type}-{len(detail)}"
+        return json.dumps({"id": event_id, "detail-type": detail_type, "detail": detail})
+
+    def check(self) -> None:
+        kinds = [json.loads(body)["kind"] for body in self.arrived("TxQueue")]
+        assert sorted(kinds) == ["credit", "status"]
+        assert set(letters(self)) == {"poison"}
+
+
+def letters(work: _OnFunctions) -> list[str]:
+    """Which records DeliveryFailures holds; a standard queue may hold one twice."""
+    found = [json.loads(body)["record"] for body in work.arrived("DeliveryFailuresQueue")]
+    return [record.get("messageId") or record["eventID"] for record in found]
+
+
+class Settle(Batch):
+    """Two wallets: debits of which one is declined, an opening, a freezing, and poison."""
+
+    function = "reconcile"
+
+    def __init__(self, functions: Functions) -> None:
+        super().__init__(functions)
+        self.debits = [self.debit("K-1", 60), self.debit("K-2", 60)]
+        for each in self.debits:
+            self.put_row(row_of(each))
+        movements: list[Movement] = [
+            credit("C-1", 100, phone=self.phone),
+            *self.debits,
+            status_change("S-1", WalletStatus.FROZEN, phone=self.other_phone),
+            credit("C-2", 7, phone=self.other_phone),
+        ]
+        bodies = [movement_message(each, "d").body for each in movements]
+        self.records = {
+            str(number): sqs_record(body, str(number)) for number, body in enumerate(bodies)
+        }
+        self.records["poison"] = sqs_record("{", "poison")
+
+    def check(self) -> None:
+        rows = [self.row(each.idempotency_key) for each in self.debits]
+        known = [row for row in rows if row is not None]
+        assert [(row.status, row.reason) for row in known] == [
+            (Status.SYNCED, None),
+            (Status.FAILED, "INSUFFICIENT_FUNDS"),
+        ]
+        wallet = self.assert_books_add_up(self.phone, known)
+        assert (wallet.balance_minor, wallet.status) == (40, WalletStatus.ACTIVE)
+        other = self.assert_books_add_up(self.other_phone, [])
+        assert (other.balance_minor, other.status) == (7, WalletStatus.FROZEN)
+        assert set(letters(self)) == {"poison"}
+
+    def assert_books_add_up(self, phone: Phone, rows: list[OfflineTransaction]) -> Wallet:
+        found = self.functions.aws.dynamodb.query(
+            TableName=self.functions.tables.wallet_ledger,
+            KeyConditionExpression="phone = :phone",
+            ExpressionAttributeValues={":phone": {"S": phone}},
+        )["Items"]
+        [wallet] = [items.read_wallet(i) for i in found if i["txId"]["S"] == items.BALANCE]
+        entries = [items.read_entry(i) for i in found if i["txId"]["S"] != items.BALANCE]
+        assert_books_add_up(wallet, entries, rows)
+        return wallet
+
+
+class SettleContended(Settle):
+    """The same, while every write of the first delivery conflicts with somebody else's."""
+
+    def __init__(self, functions: Functions) -> None:
+        super().__init__(functions)
+        self.base = conflicting
+        self._first = True
+
+    def deliver(self, invoke: Invoke) -> bool:
+        done = super().deliver(invoke)
+        assert not (self._first and done)
+        self._first, self.base = False, through
+        return done
+
+
+def conflicting(sent: Sent) -> Any:
+    """No transaction is written."""
+    if sent.operation != "TransactWriteItems":
+        return through(sent)
+    codes = ["TransactionConflict", *["None"] * (len(sent.body["TransactItems"]) - 1)]
+    return cancelled(*codes)(sent)
+
+
+# --- streams --------------------------------------------------------------------------------------
+
+
+class Stream(_OnFunctions):
+    """Records of a stream, which starts again at the one that is reported."""
+
+    records: list[Json]
+
+    def deliver(self, invoke: Invoke) -> bool:
+        answer = invoke("relay", {"Records": self.records})
+        stops = [each["itemIdentifier"] for each in answer["batchItemFailures"]]
+        if not stops:
+            return True
+        [stop] = stops
+        places = [each["dynamodb"]["SequenceNumber"] for each in self.records]
+        self.records = self.records[places.index(stop) :]
+        return False
+
+    def record(self, table: str, event_id: str, **images: Json) -> Json:
+        sequence = f"{next(self.functions.numbers):021d}"
+        return {
+            "eventID": event_id,
+            "eventName": "MODIFY" if "OldImage" in images else "INSERT",
+            "eventSourceARN": f"arn:aws:dynamodb:us-east-1:000000000000:table/{table}/stream/2026",
+            "dynamodb": {"SequenceNumber": sequence, **images},
+        }
+
+
+class ForwardRows(Stream):
+    """A row that is accepted, one that settles, one that is refused, and one nobody can read."""
+
+    def __init__(self, functions: Functions) -> None:
+        super().__init__(functions)
+        accepted, settled, declined = (row_of(self.debit(f"K-{number}")) for number in range(3))
+        self.records = [
+            self.change("accepted", None, accepted),
+            self.change("settled", settled, row_of(self.debit("K-1"), Status.SYNCED)),
+            self.change("unreadable", None, accepted),
+            self.change("declined", declined, row_of(self.debit("K-2"), Status.FAILED)),
+        ]
+        self.records[2]["dynamodb"]["NewImage"]["fingerprint"] = {"S": Fingerprint("0" * 64)}
+
+    def change(
+        self, event_id: str, old: OfflineTransaction | None, new: OfflineTransaction
+    ) -> Json:
+        images = {"NewImage": items.offline_tx_item(new)}
+        if old is not None:
+            images["OldImage"] = items.offline_tx_item(old)
+        return self.record(self.functions.tables.offline_tx, event_id, **images)
+
+    def check(self) -> None:
+        assert [json.loads(body)["idempotencyKey"] for body in self.arrived("TxQueue")] == ["K-0"]
+        failed = [json.loads(body)["idempotencyKey"] for body in self.arrived("FailedTxQueue")]
+        assert failed == ["K-2"]
+        told = {each["detail"]["eventId"]: each["detail-type"] for each in self.heard()}
+        assert Counter(told.values()) == Counter(["TransactionSynced", "TransactionFailed"])
+        assert set(letters(self)) == {"unreadable"}
+
+
+class ForwardEntries(Stream):
+    """A credit and a refused one."""
+
+    def __init__(self, functions: Functions) -> None:
+        super().__init__(functions)
+        made = [
+            NewEntry(credit("C-1", phone=self.phone), Posted(1, 1000)),
+            NewEntry(credit("C-2", phone=self.phone), Rejected(Reason.BALANCE_LIMIT)),
+        ]
+        table = self.functions.tables.wallet_ledger
+        self.records = [
+            self.record(table, f"{number}", NewImage=items.entry_item(new, 1))
+            for number, new in enumerate(made)
+        ]
+
+    def check(self) -> None:
+        told = {each["detail"]["eventId"]: each["detail-type"] for each in self.heard()}
+        assert Counter(told.values()) == Counter(["WalletCredited", "WalletCreditRejected"])
+
+
+# --- the sweep ------------------------------------------------------------------------------------
+
+
+class Sweep(_OnFunctions):
+    """One row that is due, one that is too old, and one that may wait; the sweep runs again."""
+
+    def __init__(self, functions: Functions) -> None:
+        super().__init__(functions)
+        now_ms = SystemClock().now_ms()
+        accepted_ms = {
+            "due": now_ms - 3_600_000,
+            "old": now_ms - OPEN_DAYS * 86_400_000 - 1000,
+            "new": now_ms,
+        }
+        for key, at_ms in accepted_ms.items():
+            wanted = request(key, agent_id=self.agent_id, phone=self.phone)
+            self.put_row(accept(wanted, at_ms, OPEN_DAYS))
+
+    def deliver(self, invoke: Invoke) -> bool:
+        invoke("sweep", {})
+        due, old = self.row("due"), self.row("old")
+        assert due is not None
+        assert old is not None
+        return due.attempt == 2 and old.status is Status.EXPIRED
+
+    def check(self) -> None:
+        rows = {key: self.row(key) for key in ("due", "old", "new")}
+        assert {key: (row.status, row.attempt) for key, row in rows.items() if row} == {
+            "due": (Status.QUEUED, 2),
+            "old": (Status.EXPIRED, 1),
+            "new": (Status.QUEUED, 1),
+        }
+
+
+ALL: dict[str, Callable[[Functions], Work]] = {
+    "ingest: one": Submit,
+    "ingest: a batch": SubmitBatch,
+    "ingest: status": AskStatus,
+    "ingest-bus": TakeBusRequests,
+    "relay: rows": ForwardRows,
+    "relay: entries": ForwardEntries,
+    "sweep": Sweep,
+    "reconcile": Settle,
+    "reconcile: contended": SettleContended,
+}
+
+TRIED_IN = {"reconcile: contended": "reconcile"}
+"""Where the calls that two pieces of work have in common are tried."""

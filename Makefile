@@ -32,16 +32,21 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-# The function runs in Docker on Lambda's own image. The exit status is 0 even when it raised:
-# read the answer.  make invoke FN=IngestFunction EVENT=ingest/post.json
+# The function runs in Docker on Lambda's own image, for this machine's processor. The exit status
+# is 0 even when it raised: read the answer.
+CPU := $(shell uname -m)
 invoke: $(READY) ## Run one function on one event by `sam local invoke` (FN=… EVENT=…, needs Docker)
 	@test -n "$(FN)" -a -n "$(EVENT)" || \
 	  { echo "usage: make invoke FN=IngestFunction EVENT=ingest/post.json"; exit 1; }
 	@test -f events/$(EVENT) || { echo "events/$(EVENT): no such event"; exit 1; }
 	@docker info >/dev/null 2>&1 || { echo "make invoke needs a running Docker"; exit 1; }
-	$(BIN)/sam build --build-dir .wakala/docker-build
+	@mkdir -p .wakala && LAYER_ARCH=$(CPU:arm64=aarch64) $(BIN)/sam build --build-dir .wakala/docker-build \
+	  --parameter-overrides Architecture=$(CPU:aarch64=arm64) >.wakala/docker-build.log 2>&1 || \
+	  { cat .wakala/docker-build.log; exit 1; }
 	$(BIN)/sam local invoke $(FN) --template .wakala/docker-build/template.yaml \
-	  --event events/$(EVENT) --env-vars events/env.json --skip-pull-image
+	  --parameter-overrides Architecture=$(CPU:aarch64=arm64) --skip-pull-image \
+	  --add-host host.docker.internal:host-gateway \
+	  --event events/$(EVENT) --env-vars events/env.json
 
 pins: $(READY) ## Resolve requirements/*.in again and write their pins
 	$(BIN)/uv pip compile $(PINS) requirements/engine.in -o requirements/engine.txt

@@ -25,7 +25,7 @@ def up(stack: str, port: int | None, *, auth: bool) -> None:
     with exclusively(home() / "up.lock"):
         own = os.environ.get(ENDPOINT_VARIABLE)
         if own:
-            endpoint_url, engine_id = own, "own"
+            endpoint_url, engine_id = own, None
         else:
             started = _engine(port, auth=auth)
             endpoint_url, engine_id = started.endpoint_url, str(started.started_at_ms)
@@ -63,14 +63,15 @@ def build() -> str:
     return "built"
 
 
-def deploy(stack: str, endpoint_url: str, engine_id: str) -> str:
+def deploy(stack: str, endpoint_url: str, engine_id: str | None) -> str:
     """Deploy what is built; what was done, in a word.
 
-    `engine_id` tells one run of an engine from the next, which knows nothing of this stack.
+    `engine_id` tells one run of an engine from the next, which knows nothing of this stack; None
+    where nobody can tell them apart.
     """
     wanted = json.dumps([stack, endpoint_url, engine_id, digest()])
     stamp = home() / f"deployed-{stack}.json"
-    if _read(stamp) == wanted:
+    if engine_id is not None and _read(stamp) == wanted:
         return "unchanged"
     stamp.unlink(missing_ok=True)
     _sam(

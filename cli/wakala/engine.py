@@ -80,6 +80,7 @@ def prepare() -> str:
 def start(port: int, *, auth: bool) -> Engine:
     """Start the engine on a free loopback port and wait until it answers."""
     _require_free(port)
+    shutil.rmtree(_tmp_path(), ignore_errors=True)  # of an engine that was killed
     for folder in (_tmp_path(), _log_path().parent):
         folder.mkdir(parents=True, exist_ok=True)
     with _lock_path().open("a") as lock, _log_path().open("w") as log:

@@ -87,6 +87,8 @@ NO_PHONE = (
     "\uff10\uff17\uff11\uff12\uff13\uff14\uff15\uff16\uff17\uff18",
     "+\uff12\uff15\uff14712345678",
     "\u0660\u0667\u0661\u0662\u0663\u0664\u0665\u0666\u0667\u0668",
+    "0712345678\uff18",
+    "+254712345678\u0661",
     "+25471234567\ud800",
     "0" * 32,
 )
@@ -183,6 +185,7 @@ def test_c41_a_time_of_rfc_3339_with_an_offset_is_kept_as_the_claim_it_is(text: 
         ("2026-02-30T00:00:00Z", "bad_timestamp"),
         ("2026-11-02T24:00:00Z", "bad_timestamp"),
         ("2026-11-02T09:14:07+24:00", "bad_timestamp"),
+        ("2026-11-02T09:14:07+03:00:30", "bad_timestamp"),
         ("2026-11-02T09:14:07Z\n", "bad_timestamp"),
         ("\uff12026-11-02T09:14:07Z", "bad_timestamp"),
         ("1793602800", "bad_timestamp"),

@@ -148,8 +148,16 @@ def test_c23_terminal_and_held_rows_are_left_alone_however_late_it_is(town: Town
             town.put(samples.row_of(request, status))
     before = dict(town.store.rows)
     town.pass_ms(30 * DAY_MS)
+    calls = set()
+
+    def note(call: Call) -> Any:
+        calls.add(call.method)
+        return call.proceed()
+
+    town.open = around(town.open, note)
     swept = town.sweep()
     assert (swept.sent_again, swept.expired) == (0, 0)
+    assert calls == {"open_rows"}  # nor is a write tried that could only fail
     assert town.store.rows == before
     assert not town.bus.events
 

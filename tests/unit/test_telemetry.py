@@ -4,7 +4,8 @@ import json
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from threading import local
+from contextlib import suppress
+from threading import Barrier, BrokenBarrierError, local
 from types import SimpleNamespace
 from typing import Any
 
@@ -75,6 +76,7 @@ def test_a_metric_is_written_once_per_invocation_with_the_unit_its_name_ends_in(
     assert line["SettleLatencyMs"] == [7, 1]
 
 
+@pytest.mark.filterwarnings("error")
 def test_an_invocation_that_counts_nothing_writes_no_metric(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -107,6 +109,22 @@ def test_counts_from_many_threads_all_arrive(capsys: pytest.CaptureFixture[str])
     assert sum(sum(line["ContentionRetries"]) for line in _lines(capsys)) == 950
 
 
+def test_two_threads_never_add_to_the_metrics_at_the_same_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    both_inside = Barrier(2, timeout=0.1)
+    met = []
+
+    def add_metric(**_: object) -> None:
+        with suppress(BrokenBarrierError):
+            met.append(both_inside.wait())
+
+    monkeypatch.setattr(telemetry.metrics, "add_metric", add_metric)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(count, ["ContentionRetries"] * 4))
+    assert met == []
+
+
 def test_each_log_line_of_an_invocation_carries_its_request_id(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -131,7 +149,8 @@ def test_p12_an_error_is_told_by_class_and_places_and_never_by_its_text(
     assert line["errorType"] == "ValueError"
     assert any(place.endswith(" _choke") for place in line["places"])
     assert PHONE not in json.dumps(line)
-    assert error.value.__suppress_context__  # Lambda prints what it is given, and the chain
+    assert error.value.__suppress_context__  # whoever prints it prints no chain
+    assert error.value.__cause__ is None
     assert [line["TransactionsAccepted"] for line in _lines(capsys)] == [[1]]
 
 

@@ -1,6 +1,8 @@
 """The commands: each reads its options, calls one module, and shows what came back."""
 
+import os
 import re
+import sys
 import time
 import uuid
 from collections.abc import Sequence
@@ -17,7 +19,17 @@ from botocore.exceptions import (
 from cyclopts import App, CycloptsError, Parameter
 
 from wakala import agents, audit, demo, deploy, info, transactions, wallets
-from wakala.output import Problem, coloured, out, problem, progress, progress_bar, show, table
+from wakala.output import (
+    Problem,
+    coloured,
+    escape,
+    out,
+    problem,
+    progress,
+    progress_bar,
+    show,
+    table,
+)
 from wakala.stack import DEFAULT_STACK, Stack, Where, open_stack
 from wakala.transactions import AgentApi, Answer
 from wallet_ledger.domain.ids import is_id
@@ -177,6 +189,8 @@ def run_demo(*, run: str | None = None, on: On = LOCAL, json: Json = False) -> N
     if not is_id(run) or len(run) > demo.RUN_LENGTH_MAX:
         raise Problem(f"--run {run!r}: up to {demo.RUN_LENGTH_MAX} of A-Z a-z 0-9 . _ : -")
     stack = on.open()
+    if stack.parameter("Stage") == "prod":
+        raise Problem("the demo makes money up: it does not run on a stack whose Stage is prod")
     result = demo.run_day(stack, run)
     show(json, {"ok": result.ok, **result.view()}, result.render)
     if not json:
@@ -457,6 +471,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command; the exit status. Whatever a person can mend is told in one line."""
     try:
         app(arguments, exit_on_error=False, print_error=False, result_action="return_none")
+        sys.stdout.flush()
     except CycloptsError as error:
         problem(f"{error} (see --help)")
     except Problem as error:
@@ -468,7 +483,8 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         progress.print("interrupted")
         return 130
-    except BrokenPipeError:
+    except BrokenPipeError:  # the reader has enough; Python would complain of it once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     else:
         return 0
@@ -570,11 +586,11 @@ def _answers_table(answers: list[Answer]) -> object:
     made = table("agent", "key", "amount", "outcome", "status", "why", right=frozenset({"amount"}))
     for answer in answers:
         made.add_row(
-            str(answer.sent["agentId"]),
-            str(answer.sent.get("idempotencyKey", "")),
+            escape(answer.sent["agentId"]),
+            escape(answer.sent.get("idempotencyKey", "")),
             f"{answer.sent['amount']:,}" if isinstance(answer.sent.get("amount"), int) else "",
             coloured(answer.outcome),
             coloured(str(answer.body["status"])) if answer.accepted else str(answer.status),
-            transactions.why(answer),
+            escape(transactions.why(answer)),
         )
     return made

@@ -34,7 +34,7 @@ class Problem(Exception):
 def show(as_json: bool, result: Any, render: Callable[[], object]) -> None:
     """Print `result` as JSON, or what `render` makes of it for a person."""
     if as_json:
-        print(json.dumps(result, ensure_ascii=False, indent=2 if out.is_terminal else None))
+        print(json.dumps(result, indent=2 if out.is_terminal else None))
     else:
         out.print(render())
 

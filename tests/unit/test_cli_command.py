@@ -4,6 +4,7 @@ import fcntl
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ from wakala import __main__ as entry
 from wakala import deploy, engine, home, main, wallets
 from wakala.engine import Engine
 from wakala.info import Info, QueueCount, command_options, posting
-from wakala.output import Problem
+from wakala.output import Problem, out
 from wakala.stack import Stack, Where, reachable_api_url
+from wakala.transactions import Answer
 
 type Told = Callable[..., tuple[int, str]]
 
@@ -74,6 +76,24 @@ def test_what_a_person_can_mend_is_one_line_and_status_1(
     assert status == 1
     assert said.startswith(line)
     assert said.count("\n") == 1
+
+
+def test_the_demo_makes_up_no_money_in_production(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    production = replace(STACK, parameters={"Stage": "prod"})
+    monkeypatch.setattr(main, "open_stack", lambda _: production)
+    status, said = told("demo", "--region", "eu-west-1")
+    assert (status, said.count("\n")) == (1, 1)
+    assert "does not run on a stack whose Stage is prod" in said
+
+
+def test_what_a_sender_wrote_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    sent = {"agentId": "AG-001", "idempotencyKey": "[red]k", "amount": 1}
+    out.print(main._answers_table([Answer(sent, 400, {"code": "[bold]"}, False, 1)]))
+    shown = capsys.readouterr().out
+    assert "[red]k" in shown
+    assert "[bold]" in shown
 
 
 @pytest.mark.parametrize("amount", ["1.5", "1e3", "1_000", "１００", "0x10", "", " 1", "9" * 19])

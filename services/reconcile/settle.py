@@ -65,13 +65,14 @@ def settle(
 ) -> list[Settlement]:
     """Settle movements of one phone in their order; the results are parallel to them.
 
-    After an `Unfinished` all later ones are unfinished too: an ordered source stops at its first
-    failure. A `Violation` stops nobody: waiting for it would only take its neighbours along.
+    After an `Unfinished` nothing later is decided: an ordered source stops at its first failure.
+    A `Violation` stops nobody: waiting for it would only take its neighbours along.
     """
     results: list[Settlement] = []
     for run in _runs(movements):
-        if results and isinstance(results[-1], Unfinished):
-            results += [results[-1]] * len(run)
+        stopped = next((result for result in results if isinstance(result, Unfinished)), None)
+        if stopped is not None:
+            results += [stopped] * len(run)
             continue
         group = _Group(run)
         refused = _settle_together(group, ledger, clock, patience)
@@ -139,6 +140,13 @@ class _Group:
             at_ms=at_ms,
         )
 
+    def only(self, identity: MovementId) -> "_Group":
+        """A group of this one movement, with what is known of it."""
+        movement, known = self.left[identity]
+        alone = _Group([movement])
+        alone.left[identity] = (movement, known)
+        return alone
+
     def committed(self, posting: Posting) -> None:
         for new in posting.new:
             self.close(movement_id(new.movement), Settled(new.outcome, new=True))
@@ -182,7 +190,7 @@ def _settle_together(
         try:
             posting = group.posting(ledger, clock.now_ms())
         except Unavailable as error:
-            codes: tuple[str, ...] = (str(error),)
+            codes: tuple[str, ...] = (error.code,)
         else:
             match ledger.post(posting):
                 case Committed():
@@ -210,9 +218,8 @@ def _settle_one_by_one(
     if len(group.left) == 1:
         group.close_all(Violation(refused.codes))
         return
-    for identity, (movement, known) in list(group.left.items()):
-        alone = _Group([movement])
-        alone.left[identity] = (movement, known)
+    for identity in list(group.left):
+        alone = group.only(identity)
         again = _settle_together(alone, ledger, clock, patience)
         if again is not None:
             alone.close_all(Violation(again.codes))

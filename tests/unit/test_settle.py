@@ -721,6 +721,28 @@ def test_after_a_run_that_cannot_finish_the_next_is_not_begun(world: World) -> N
     assert set(writes) == {"C-1"}
 
 
+def test_p10_nothing_is_decided_after_an_unfinished_movement_whatever_ended_its_run(
+    world: World,
+) -> None:
+    """A credit that was posted before ends the first run as settled; the debit in it is not."""
+    world.fund(100)
+    world.settle(credit("C-1", 1))
+    early, late = debit("K-1", 101), debit("K-2", 60)
+    world.accept(early, late)
+
+    def conflicts(call: Call) -> Any:
+        new = call.arguments[0].new if call.method == "post" else ()
+        if any(each.movement == early for each in new) and len(new) == 1:
+            return contended("TransactionConflict")(call)
+        return call.proceed()
+
+    again: list[Movement] = [early, credit("C-1", 1), credit("C-1", 2), late]
+    results = world.settle(*again, ledger=around(world.ledger, conflicts))
+
+    assert said(results) == ["Unfinished", "posted", "Unfinished", "Unfinished"]
+    assert said(world.settle(early)) == ["posted"]
+
+
 def test_a_violation_stops_nobody(world: World) -> None:
     world.fund()
     results = world.settle(

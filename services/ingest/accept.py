@@ -1,6 +1,6 @@
 """Accept an offline transaction: one conditional write under the key that identifies it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -44,6 +44,7 @@ class NotStored:
     """The table did not answer in time: send the same request again."""
 
 
+type RunLane = Callable[[Sequence[int]], None]
 type Acceptance = Accepted | Replayed | KeyReused | NotStored
 
 
@@ -64,12 +65,17 @@ def accept_one(
 
 
 def accept_many(
-    requests: Sequence[Request], table: AcceptedTransactions, clock: Clock, open_days: int
+    requests: Sequence[Request],
+    table: AcceptedTransactions,
+    clock: Clock,
+    open_days: int,
+    in_thread: Callable[[RunLane], RunLane],
 ) -> list[Acceptance]:
     """Accept a batch; the answers are parallel to the requests.
 
     Phones run side by side, the requests of one phone in their order. A key that comes again
-    waits until its first request has its answer, whatever phone it names.
+    waits until its first request has its answer, whatever phone it names. `in_thread` prepares a
+    call for another thread.
     """
     lanes: dict[Phone, list[int]] = {}
     repeated: list[int] = []
@@ -87,6 +93,6 @@ def accept_many(
             answers[index] = accept_one(requests[index], table, clock, open_days)
 
     with ThreadPoolExecutor(max_workers=min(WORKERS_MAX, len(lanes) or 1)) as pool:
-        list(pool.map(run, lanes.values()))
+        list(pool.map(in_thread(run), lanes.values()))
     run(repeated)
     return [answers[index] for index in range(len(requests))]

@@ -29,7 +29,7 @@ from wallet_ledger.domain.ids import AgentId, IdempotencyKey, is_id, transaction
 from wallet_ledger.domain.transactions import OfflineTransaction, Request
 from wallet_ledger.errors import InvalidMessage, Unavailable
 from wallet_ledger.ports import AcceptedTransactions, Clock
-from wallet_ledger.telemetry import count, logger
+from wallet_ledger.telemetry import count, in_current_trace, logger
 
 BODY_BYTES_MAX = 64 * 1024
 """A full batch with every member at its longest is half of this."""
@@ -87,7 +87,7 @@ def handle_request(event: Event, api: Api) -> Json:
         logger.info("refused", extra={"code": problem.code, "fields": _fields(problem)})
         return _answer_problem(problem)
     except Unavailable as error:
-        logger.warning("unavailable", extra={"code": str(error)})
+        logger.warning("unavailable", extra={"code": error.code})
         return _answer_problem(_unavailable())
 
 
@@ -122,7 +122,9 @@ def submit_batch(event: Event, agent_id: AgentId, api: Api) -> Json:
             logger.info("refused", extra={"code": problem.code, "fields": _fields(problem)})
             results[index] = _key_of(document) | {"error": problem.members()}
     requests = [request for _, request in readable]
-    acceptances = accept_many(requests, api.table, api.clock, api.open_days)
+    acceptances = accept_many(
+        requests, api.table, api.clock, api.open_days, in_thread=in_current_trace
+    )
     for (index, request), acceptance in zip(readable, acceptances, strict=True):
         _report(request, acceptance)
         results[index] = _result(request, acceptance)

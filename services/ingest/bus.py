@@ -8,7 +8,7 @@ from wallet_ledger.domain.ids import digest
 from wallet_ledger.errors import InvalidMessage
 from wallet_ledger.messages import movement_message, unreadable
 from wallet_ledger.ports import OutgoingMessage, Queue
-from wallet_ledger.telemetry import count, logger
+from wallet_ledger.telemetry import count, log_failure, logger
 
 type Record = Mapping[str, Any]
 
@@ -40,5 +40,11 @@ def handle_batch(
 
 
 def _send(pairs: Sequence[tuple[Record, OutgoingMessage]], queue: Queue) -> list[Record]:
-    kept = queue.send([message for _, message in pairs]) if pairs else frozenset()
+    if not pairs:
+        return []
+    try:
+        kept = queue.send([message for _, message in pairs])
+    except Exception as error:  # say, a letter larger than a queue takes: the others are still sent
+        log_failure("messages not sent", error)
+        return [record for record, _ in pairs]
     return [pairs[index][0] for index in sorted(kept)]

@@ -18,17 +18,19 @@ from wallet_ledger.patience import Patience
 ANSWER_MS = 3_000
 """Kept free of the function's timeout: to give groups back and to answer."""
 
+# One attempt of each call: `settle` has its own patience, and two slow calls in a row must not
+# reach the function's timeout, which would send nine other wallets' messages back with one.
 _settings = settings.read(settings.ReconcileSettings, os.environ)
 _clock = SystemClock()
 _sqs = clients.sqs()
 _ledger = DynamoLedger(
-    clients.dynamodb(on_consumed=telemetry.count),
+    clients.dynamodb(on_consumed=telemetry.count, attempts=1),
     ledger_table=_settings.wallet_ledger_table,
     offline_tx_table=_settings.offline_tx_table,
     retention_days=_settings.retention_days,
 )
-_tx_queue = SqsQueue(_sqs, url=_settings.tx_queue_url)
-_delivery_failures = SqsQueue(_sqs, url=_settings.delivery_failures_url)
+_tx_queue = SqsQueue(_sqs, url=_settings.tx_queue_url, clock=_clock)
+_delivery_failures = SqsQueue(_sqs, url=_settings.delivery_failures_url, clock=_clock)
 
 
 def _settle_phone(budget_ms: int, movements: list[Movement]) -> list[Settlement]:

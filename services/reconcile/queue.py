@@ -100,7 +100,7 @@ def _rest(records: Sequence[Record], give_back: GiveBack) -> None:
     try:
         give_back([record["receiptHandle"] for record in records], after_s)
     except Unavailable as error:
-        logger.warning("group not given back early", extra={"code": str(error)})
+        logger.warning("group not given back early", extra={"code": error.code})
     except Exception as error:  # what is settled must not come again for want of a shorter rest
         log_failure("group not given back early", error)
 

@@ -101,7 +101,7 @@ def _told(row: OfflineTransaction) -> list[Outgoing]:
     detail_type = _EVENT_OF_STATUS.get(row.status)
     if detail_type is None:
         return []
-    identity: tuple[str | int, ...] = (row.agent_id, row.idempotency_key, row.created_at_ms)
+    identity: tuple[str | int, ...] = (row.agent_id, row.idempotency_key, row.fingerprint)
     if row.status is Status.HELD:
         identity = (*identity, row.attempt)  # the one status here that can come more than once
     content = event(

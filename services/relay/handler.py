@@ -8,15 +8,17 @@ from relay.stream import handle_batch
 from wallet_ledger import settings, telemetry
 from wallet_ledger.aws import clients
 from wallet_ledger.aws.messaging import EventBridgeBus, SqsQueue
+from wallet_ledger.clock import SystemClock
 
 _settings = settings.read(settings.RelaySettings, os.environ)
+_clock = SystemClock()
 _sqs = clients.sqs()
 _queues = {
-    Destination.TX_QUEUE: SqsQueue(_sqs, url=_settings.tx_queue_url),
-    Destination.FAILED_TX_QUEUE: SqsQueue(_sqs, url=_settings.failed_tx_queue_url),
+    Destination.TX_QUEUE: SqsQueue(_sqs, url=_settings.tx_queue_url, clock=_clock),
+    Destination.FAILED_TX_QUEUE: SqsQueue(_sqs, url=_settings.failed_tx_queue_url, clock=_clock),
 }
-_bus = EventBridgeBus(clients.events(), name=_settings.event_bus_name)
-_delivery_failures = SqsQueue(_sqs, url=_settings.delivery_failures_url)
+_bus = EventBridgeBus(clients.events(), name=_settings.event_bus_name, clock=_clock)
+_delivery_failures = SqsQueue(_sqs, url=_settings.delivery_failures_url, clock=_clock)
 
 
 @telemetry.instrumented

@@ -10,6 +10,9 @@ from wallet_ledger.messages import unreadable
 from wallet_ledger.ports import EventBus, OutgoingMessage, Queue
 from wallet_ledger.telemetry import logger
 
+LETTER_BYTES_MAX = 240_000
+"""A message body that every queue takes, with room to spare."""
+
 type Record = Mapping[str, Any]
 type Derive = Callable[[Mapping[str, Any]], list[Outgoing]]
 
@@ -38,7 +41,7 @@ def handle_batch(
             # Not ours to judge, and not to block the shard: kept whole for a person.
             why = type(error).__name__
             logger.error("unreadable stream record", extra={"why": why})
-            unread.append((index, unreadable("Stream", why, record)))
+            unread.append((index, _letter(why, record)))
     first = forward(outgoing, queues, bus)
     kept = delivery_failures.send([letter for _, letter in unread]) if unread else frozenset()
     stops = [unread[place][0] for place in kept] + ([] if first is None else [first])
@@ -47,6 +50,18 @@ def handle_batch(
     logger.warning("stream stopped", extra={"records": len(records), "at": min(stops)})
     sequence = records[min(stops)]["dynamodb"]["SequenceNumber"]
     return {"batchItemFailures": [{"itemIdentifier": sequence}]}
+
+
+def _letter(why: str, record: Record) -> OutgoingMessage:
+    """The record for a person; without its images where a queue would not take it whole.
+
+    An item may be larger than a message. What it was is then still in the table, by its keys.
+    """
+    letter = unreadable("Stream", why, record)
+    if len(letter.body) <= LETTER_BYTES_MAX:
+        return letter
+    kept = {name: record["dynamodb"].get(name) for name in ("SequenceNumber", "Keys", "SizeBytes")}
+    return unreadable("Stream", why, {**record, "dynamodb": kept})
 
 
 def _from_offline_tx(change: Mapping[str, Any]) -> list[Outgoing]:

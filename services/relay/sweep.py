@@ -1,9 +1,10 @@
 """The sweep: whatever is still open is sent again in time, or expires; nothing is forgotten."""
 
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from wallet_ledger.domain.transactions import OPEN_SHARDS, Status, next_sweep_ms
+from wallet_ledger.errors import Unavailable
 from wallet_ledger.ports import Backlog, Clock, OpenRow, OpenTransactions
 
 SHARD_ROWS_MAX = 1_000
@@ -27,7 +28,7 @@ class Limits:
 
     Nothing is sent again while more than `backlog_max` messages wait in the queue: what is open
     then waits for its turn, and a second message would only make the queue longer. `rows_max`
-    bounds the writes of one run, `deadline_ms` its time.
+    bounds the writes that one run tries, `deadline_ms` its time.
     """
 
     backlog_max: int
@@ -36,26 +37,31 @@ class Limits:
 
 
 def sweep(table: OpenTransactions, backlog: Backlog, clock: Clock, limits: Limits) -> Swept:
-    """One run over all shards. Raises `Unavailable`; the next run does what this one could not."""
+    """One run over all shards; what could not be read or moved is left to the next run.
+
+    Raises `Unavailable` where nothing at all could be read.
+    """
     started_ms = clock.now_ms()
     backlogged = backlog.depth() > limits.backlog_max
-    rows: list[OpenRow] = []
-    for shard in range(OPEN_SHARDS):
-        rows += table.open_rows(shard, SHARD_ROWS_MAX)
+    rows = _open_rows(table)
     due = sorted(
         (row for row in rows if row.status is Status.QUEUED and row.next_sweep_at_ms <= started_ms),
         key=lambda row: row.next_sweep_at_ms,
     )
-    expired = sent_again = 0
+    tried = expired = sent_again = 0
     for row in due:
         now_ms = clock.now_ms()
-        if expired + sent_again >= limits.rows_max or now_ms >= limits.deadline_ms:
+        if tried >= limits.rows_max or now_ms >= limits.deadline_ms:
             break
-        if row.expires_at_s * 1000 <= now_ms:
-            expired += table.expire(row, now_ms)
-        elif not backlogged:
-            at_ms = next_sweep_ms(row.attempt + 1, now_ms, row.expires_at_s)
-            sent_again += table.send_again(row, at_ms, now_ms)
+        # A row that is being settled this moment conflicts, and takes nobody else along.
+        with suppress(Unavailable):
+            if row.expires_at_s * 1000 <= now_ms:
+                tried += 1
+                expired += table.expire(row, now_ms)
+            elif not backlogged:
+                tried += 1
+                at_ms = next_sweep_ms(row.attempt + 1, now_ms, row.expires_at_s)
+                sent_again += table.send_again(row, at_ms, now_ms)
     return Swept(
         open_rows=len(rows),
         oldest_age_s=max((started_ms - row.created_at_ms for row in rows), default=0) // 1000,
@@ -65,12 +71,14 @@ def sweep(table: OpenTransactions, backlog: Backlog, clock: Clock, limits: Limit
     )
 
 
-type Report = Callable[[str, float], None]
-
-
-def report(swept: Swept, count: Report) -> None:
-    """The metrics of a run."""
-    count("OpenTransactions", swept.open_rows)
-    count("OldestOpenAgeSeconds", swept.oldest_age_s)
-    count("TransactionsSentAgain", swept.sent_again)
-    count("TransactionsExpired", swept.expired)
+def _open_rows(table: OpenTransactions) -> list[OpenRow]:
+    rows: list[OpenRow] = []
+    unread: list[Unavailable] = []
+    for shard in range(OPEN_SHARDS):
+        try:
+            rows += table.open_rows(shard, SHARD_ROWS_MAX)
+        except Unavailable as error:
+            unread.append(error)
+    if len(unread) == OPEN_SHARDS:
+        raise unread[0]
+    return rows

@@ -4,7 +4,7 @@ import os
 from dataclasses import asdict
 from typing import Any
 
-from relay.sweep import Limits, report, sweep
+from relay.sweep import Limits, sweep
 from wallet_ledger import settings, telemetry
 from wallet_ledger.aws import clients
 from wallet_ledger.aws.messaging import SqsQueue
@@ -19,9 +19,8 @@ _clock = SystemClock()
 _table = DynamoOpenTransactions(
     clients.dynamodb(on_consumed=telemetry.count),
     table=_settings.offline_tx_table,
-    retention_days=_settings.retention_days,
 )
-_tx_queue = SqsQueue(clients.sqs(), url=_settings.tx_queue_url)
+_tx_queue = SqsQueue(clients.sqs(), url=_settings.tx_queue_url, clock=_clock)
 
 
 @telemetry.instrumented
@@ -34,5 +33,8 @@ def handle(_event: dict[str, Any], context: Any) -> None:
         deadline_ms=_clock.now_ms() + left_ms,
     )
     swept = sweep(_table, _tx_queue, _clock, limits)
-    report(swept, telemetry.count)
+    telemetry.count("OpenTransactions", swept.open_rows)
+    telemetry.count("OldestOpenAgeSeconds", swept.oldest_age_s)
+    telemetry.count("TransactionsSentAgain", swept.sent_again)
+    telemetry.count("TransactionsExpired", swept.expired)
     telemetry.logger.info("swept", extra=asdict(swept))

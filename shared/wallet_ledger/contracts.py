@@ -174,7 +174,7 @@ class _StatusRequest(_BusRequest):
 
 def read_transaction(document: Any, defaults: Defaults) -> Request:
     """One request for a debit. Raises `InvalidRequest`."""
-    body = _validate(_Transaction, document, defaults)
+    body = _validate(_Transaction, document, defaults.region)
     return Request(
         agent_id=AgentId(body.agent_id),
         idempotency_key=IdempotencyKey(body.idempotency_key),
@@ -212,7 +212,7 @@ def read_bus_request(body: str, defaults: Defaults) -> tuple[str, Movement]:
     detail = envelope.get("detail")
     match envelope.get("detail-type"):
         case "WalletCreditRequested":
-            credit = _validate(_CreditRequest, detail, defaults)
+            credit = _validate(_CreditRequest, detail, defaults.region)
             return event_id, Credit(
                 source=credit.source,
                 credit_id=credit.credit_id,
@@ -221,7 +221,7 @@ def read_bus_request(body: str, defaults: Defaults) -> tuple[str, Movement]:
                 currency=Currency(credit.currency or defaults.currency),
             )
         case "WalletStatusRequested":
-            change = _validate(_StatusRequest, detail, defaults)
+            change = _validate(_StatusRequest, detail, defaults.region)
             return event_id, StatusChange(
                 source=change.source,
                 request_id=change.request_id,
@@ -235,19 +235,18 @@ def read_bus_request(body: str, defaults: Defaults) -> tuple[str, Movement]:
 
 def read_phone(text: str, region: str) -> Phone:
     """Any usual spelling of a phone → its wallet. Raises `InvalidRequest`."""
-    defaults = Defaults(Currency("XXX"), region)
-    return Phone(_validate(_PhoneOnly, {"phone": text}, defaults).phone)
+    return Phone(_validate(_PhoneOnly, {"phone": text}, region).phone)
 
 
 class _PhoneOnly(_Body):
     phone: _Phone
 
 
-def _validate[Body: _Body](model: type[Body], document: Any, defaults: Defaults) -> Body:
+def _validate[Body: _Body](model: type[Body], document: Any, region: str) -> Body:
     if not isinstance(document, dict):
         raise InvalidRequest((_not_an_object(document, "$"),))
     try:
-        return model.model_validate(document, context={"region": defaults.region})
+        return model.model_validate(document, context={"region": region})
     except ValidationError as error:
         raise InvalidRequest(tuple(_field_error(each) for each in error.errors())) from None
 

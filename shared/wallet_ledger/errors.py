@@ -9,8 +9,11 @@ class InvalidMessage(Exception):
 
 
 class Unavailable(Exception):
-    """Not now: a dependency throttles, conflicts or does not answer. 503, or redelivery."""
+    """Not now: a dependency throttles, conflicts or does not answer. 503, or redelivery.
 
+    `code` is the dependency's own error code, for the log.
+    """
 
-class InvariantViolated(Exception):
-    """This cannot be: the books or the code are wrong. Redelivered, and a person is alarmed."""
+    def __init__(self, code: str) -> None:
+        super().__init__(code)
+        self.code = code

@@ -73,7 +73,6 @@ class SweepSettings:
     tx_queue_url: str
     sweep_backlog_max: int
     sweep_rows_max: int
-    retention_days: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,10 +49,10 @@ class QueueOnEngine:
         self._url = aws.queue(logical_id)
 
     def port(self) -> Queue:
-        return SqsQueue(self._client, url=self._url)
+        return SqsQueue(self._client, url=self._url, clock=FakeClock())
 
     def backlog(self) -> Backlog:
-        return SqsQueue(self._client, url=self._url)
+        return SqsQueue(self._client, url=self._url, clock=FakeClock())
 
     def arrived(self) -> Sequence[OutgoingMessage]:
         return [
@@ -120,7 +120,7 @@ class BusOnEngine:
         )
 
     def port(self) -> EventBus:
-        return EventBridgeBus(self._client, name=self._name)
+        return EventBridgeBus(self._client, name=self._name, clock=FakeClock())
 
     def refuse(self, refuses: Callable[[OutgoingEvent], bool]) -> None:
         self._refuses = refuses

@@ -20,7 +20,7 @@ class Place(Protocol):
     def accepted(self) -> AcceptedTransactions:
         """The port under test."""
 
-    def open_transactions(self, *, retention_days: int = 0) -> OpenTransactions:
+    def open_transactions(self) -> OpenTransactions:
         """The port under test."""
 
     def ledger(self, *, retention_days: int = 0) -> Ledger:
@@ -51,8 +51,8 @@ class InMemory:
     def accepted(self) -> AcceptedTransactions:
         return FakeAcceptedTransactions(self._store)
 
-    def open_transactions(self, *, retention_days: int = 0) -> OpenTransactions:
-        return FakeOpenTransactions(self._store, retention_days=retention_days)
+    def open_transactions(self) -> OpenTransactions:
+        return FakeOpenTransactions(self._store)
 
     def ledger(self, *, retention_days: int = 0) -> Ledger:
         return FakeLedger(self._store, retention_days=retention_days)
@@ -85,10 +85,8 @@ class OnEngine:
     def accepted(self) -> AcceptedTransactions:
         return DynamoAcceptedTransactions(self._client, table=self._tables.offline_tx)
 
-    def open_transactions(self, *, retention_days: int = 0) -> OpenTransactions:
-        return DynamoOpenTransactions(
-            self._client, table=self._tables.offline_tx, retention_days=retention_days
-        )
+    def open_transactions(self) -> OpenTransactions:
+        return DynamoOpenTransactions(self._client, table=self._tables.offline_tx)
 
     def ledger(self, *, retention_days: int = 0) -> Ledger:
         return DynamoLedger(

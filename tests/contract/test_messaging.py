@@ -7,6 +7,7 @@ import pytest
 
 from tests.contract.channels import Bus, Channel
 from tests.engine import Aws
+from tests.fakes.memory import FakeClock
 from wallet_ledger.aws.messaging import SqsQueue
 from wallet_ledger.ports import OutgoingEvent, OutgoingMessage
 
@@ -106,7 +107,7 @@ def test_an_event_that_is_not_taken_is_named_and_the_others_arrive(
 
 
 def test_a_message_that_is_given_back_comes_again_when_it_has_rested(aws: Aws) -> None:
-    queue = SqsQueue(aws.sqs, url=(url := aws.queue("TxQueue")))
+    queue = SqsQueue(aws.sqs, url=(url := aws.queue("TxQueue")), clock=FakeClock())
     queue.send([message(1), message(2, group="254700000001")])
     taken = [each["ReceiptHandle"] for each in receive(aws, url)]
 

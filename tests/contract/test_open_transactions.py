@@ -116,7 +116,7 @@ def test_a_row_that_is_not_queued_is_neither_sent_again_nor_expired(
 ) -> None:
     row = row_of(request(), status)
     place.put_row(row)
-    table = place.open_transactions(retention_days=30)
+    table = place.open_transactions()
 
     assert not table.send_again(seen(row), LATER_MS, NOW_MS)
     assert not table.expire(seen(row), NOW_MS)
@@ -152,23 +152,19 @@ def test_expiry_does_not_ask_how_often_a_row_was_sent(place: Place) -> None:
     assert place.open_transactions().expire(replace(seen(row), attempt=8), NOW_MS)
 
 
-@pytest.mark.parametrize(("retention_days", "kept_s"), [(0, None), (30, 30 * 86_400)])
-def test_an_expired_row_is_purged_only_where_retention_is_chosen(
-    place: Place, retention_days: int, kept_s: int | None
-) -> None:
+def test_an_expired_row_is_never_purged_since_no_entry_remembers_it(place: Place) -> None:
     row = queued()
     place.put_row(row)
 
-    place.open_transactions(retention_days=retention_days).expire(seen(row), NOW_MS)
+    place.open_transactions().expire(seen(row), NOW_MS)
 
-    expected = None if kept_s is None else NOW_MS // 1000 + kept_s
-    assert place.purge_at_s(row.agent_id, row.idempotency_key) == expected
+    assert place.purge_at_s(row.agent_id, row.idempotency_key) is None
 
 
 def test_sending_again_never_sets_a_time_of_purging(place: Place) -> None:
     row = queued()
     place.put_row(row)
 
-    place.open_transactions(retention_days=30).send_again(seen(row), LATER_MS, NOW_MS)
+    place.open_transactions().send_again(seen(row), LATER_MS, NOW_MS)
 
     assert place.purge_at_s(row.agent_id, row.idempotency_key) is None

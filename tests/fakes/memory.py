@@ -68,9 +68,8 @@ class FakeAcceptedTransactions:
 class FakeOpenTransactions:
     """`ports.OpenTransactions` in memory; its index never lags."""
 
-    def __init__(self, store: Store, *, retention_days: int) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._retention_days = retention_days
 
     def open_rows(self, shard: int, limit: int) -> Sequence[OpenRow]:
         """The longest due first."""
@@ -112,7 +111,7 @@ class FakeOpenTransactions:
             if held is None:
                 return False
             expired = replace(held, status=Status.EXPIRED, updated_at_ms=now_ms)
-            self._store.close(expired, self._retention_days)
+            self._store.close(expired, retention_days=0)
         return True
 
     def _queued(self, row: OpenRow) -> OfflineTransaction | None:

@@ -1,4 +1,4 @@
-"""What must hold of any books, whatever happened to them (DESIGN §5)."""
+"""What must hold of any books, whatever happened to them (docs/ledger.md)."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

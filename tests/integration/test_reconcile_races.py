@@ -54,9 +54,7 @@ class Books:
             offline_tx_table=self._tables.offline_tx,
             retention_days=0,
         )
-        self.sweep = DynamoOpenTransactions(
-            self._client, table=self._tables.offline_tx, retention_days=0
-        )
+        self.sweep = DynamoOpenTransactions(self._client, table=self._tables.offline_tx)
 
     def accept(self, *debits: Debit) -> None:
         """Their rows, queued."""

@@ -14,7 +14,7 @@ CODE = ("services", "shared", "cli", "bench", "sdk")
 FUNCTION_LINES_MAX = 40
 
 PROMISES = [f"P{n}" for n in (1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12)]
-"""DESIGN §5; P4 is about refunds, which this path does not have yet."""
+"""docs/ledger.md; P4 is about refunds, which this path does not have yet."""
 CASES = [
     f"C{n:02d}" for n in (1, 4, 7, 11, 12, 22, 23, 24, 30, 32, 38, 39, 41, 44, 45, 46, 47, 49, 50)
 ]

@@ -10,6 +10,7 @@ from tests.fakes.faults import LASTING, PASSING
 from tests.fakes.samples import PHONE
 from tests.fakes.wire import Answer, Wire, error, ok, repeatedly
 from wallet_ledger.aws import clients
+from wallet_ledger.aws.clients import CONFLICT_TRIES
 from wallet_ledger.errors import Unavailable
 
 
@@ -72,6 +73,21 @@ def test_a_call_is_tried_at_most_twice_and_then_is_unavailable(
     assert len(wire.sent) <= 2
     assert PHONE not in str(raised.value)
     assert str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["PutItem", "UpdateItem"])
+def test_a_plain_write_waits_for_a_transaction_on_its_item(
+    wire: Wire, client: Any, name: str
+) -> None:
+    """No SDK does: the item is being settled, and is free a moment later."""
+    write, _ = OPERATIONS[name]
+    conflict = error("TransactionConflictException")
+    wire.answers(*[conflict] * (CONFLICT_TRIES - 1), ok())
+    write(client)
+    wire.answer = conflict
+    with pytest.raises(Unavailable), clients.passing_errors():
+        write(client)
+    assert len(wire.sent) == 2 * CONFLICT_TRIES
 
 
 @pytest.mark.parametrize("fault", LASTING.values(), ids=LASTING.keys())

@@ -13,9 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.fakes.faults import LASTING, PASSING
+from tests.fakes.memory import FakeClock
 from tests.fakes.wire import Answer, Sent, Wire, error, ok, repeatedly
 from wallet_ledger.aws import clients
-from wallet_ledger.aws.messaging import TRIES, EventBridgeBus, SqsQueue
+from wallet_ledger.aws.messaging import ENTRIES_MAX, PAUSE_S, TRIES, EventBridgeBus, SqsQueue
 from wallet_ledger.errors import Unavailable
 from wallet_ledger.ports import OutgoingEvent, OutgoingMessage
 
@@ -30,13 +31,15 @@ in_hypothesis = settings(
 @cache
 def queue() -> SqsQueue:
     """The adapter."""
-    return SqsQueue(clients.sqs(), url="https://sqs.us-east-1.amazonaws.com/1/TxQueue.fifo")
+    return SqsQueue(
+        clients.sqs(), url="https://sqs.us-east-1.amazonaws.com/1/TxQueue.fifo", clock=FakeClock()
+    )
 
 
 @cache
 def bus() -> EventBridgeBus:
     """The adapter."""
-    return EventBridgeBus(clients.events(), name="wakala")
+    return EventBridgeBus(clients.events(), name="wakala", clock=FakeClock())
 
 
 def send(bodies: Iterable[str]) -> frozenset[int]:
@@ -119,7 +122,10 @@ def test_an_entry_is_tried_again_on_its_own_and_named_where_it_never_goes(
 
     refused = send_all(bodies)
 
-    assert refused == {index for index, times in enumerate(failures) if times >= TRIES}
+    never = {index for index, times in enumerate(failures) if times >= TRIES}
+    first = min(never, default=len(failures)) // ENTRIES_MAX  # nothing after this call is sent
+    behind = set(range((first + 1) * ENTRIES_MAX, len(failures)))
+    assert refused == {index for index in never if index // ENTRIES_MAX == first} | behind
     assert sorted(taken) == [body for index, body in enumerate(bodies) if index not in refused]
 
 
@@ -135,13 +141,26 @@ def test_a_call_that_fails_for_a_passing_cause_is_tried_again(
 
 @both
 @pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING.keys())
-def test_what_a_service_never_takes_is_named_and_the_next_call_is_still_made(
+def test_p10_nothing_overtakes_what_a_service_never_takes(
     wire: Wire, send_all: Send, fault: Answer
 ) -> None:
     healthy = failing(lambda _: False)
-    wire.answer = lambda sent: (healthy if carried(sent) == ["last"] else fault)(sent)
+    wire.answer = lambda sent: (healthy if "bad" not in carried(sent) else fault)(sent)
 
-    assert send_all([*"abcdefghij", "last"]) == set(range(10))
+    assert send_all([*"abcdefghij", "bad", "behind", *"klmnopqrs"]) == set(range(10, 21))
+    assert [carried(sent)[0] for sent in wire.sent[:1]] == ["a"]
+    assert all("behind" in carried(sent) for sent in wire.sent[1:])
+
+
+def test_the_pauses_between_tries_are_drawn_and_grow(wire: Wire) -> None:
+    clock = FakeClock()
+    patient = SqsQueue(clients.sqs(), url="https://sqs.test/1/TxQueue.fifo", clock=clock)
+    wire.answer = failing(lambda _: True)
+
+    patient.send([OutgoingMessage("a", "254712345678", "a")])
+
+    assert len(clock.pauses) == TRIES - 1
+    assert all(0 <= p <= PAUSE_S * 2**n for n, p in enumerate(clock.pauses, start=1))
 
 
 @both

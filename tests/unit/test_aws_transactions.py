@@ -10,7 +10,7 @@ from botocore.exceptions import ClientError
 from tests.fakes.faults import LASTING, PASSING
 from tests.fakes.memory import START_MS
 from tests.fakes.samples import AGENT, request, row_of
-from tests.fakes.wire import Answer, Wire, error, ok, repeatedly
+from tests.fakes.wire import Answer, Wire, error, ok, reset
 from wallet_ledger.aws import clients, items
 from wallet_ledger.aws.transactions import DynamoAcceptedTransactions, DynamoOpenTransactions
 from wallet_ledger.domain.ids import IdempotencyKey
@@ -34,7 +34,7 @@ def accepted() -> DynamoAcceptedTransactions:
 
 def open_transactions() -> DynamoOpenTransactions:
     """The adapter."""
-    return DynamoOpenTransactions(_client(), table="OfflineTx", retention_days=0)
+    return DynamoOpenTransactions(_client(), table="OfflineTx")
 
 
 CALLS: dict[str, Callable[[], object]] = {
@@ -52,7 +52,7 @@ every_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
 def test_whatever_passes_is_unavailable_and_never_an_answer(
     wire: Wire, call: Callable[[], object], fault: Answer
 ) -> None:
-    wire.answers(*repeatedly(fault))
+    wire.answer = fault
 
     with pytest.raises(Unavailable) as raised:
         call()
@@ -95,6 +95,13 @@ def test_a_row_is_read_as_of_now(wire: Wire) -> None:
     CALLS["find"]()
 
     assert wire.sent[0].body["ConsistentRead"] is True
+
+
+def test_a_row_of_its_own_that_a_lost_answer_left_behind_is_no_replay(wire: Wire) -> None:
+    taken = error("ConditionalCheckFailedException", Item=items.offline_tx_item(ROW))
+    wire.answers(reset, taken)
+
+    assert accepted().put_if_new(ROW) is None
 
 
 def test_a_taken_key_answers_with_its_row_in_the_same_call(wire: Wire) -> None:

@@ -21,6 +21,7 @@ from tests.fakes.memory import FakeAcceptedTransactions, FakeClock, Store
 from tests.fakes.scripted import Call, around, scripted, unavailable
 from wallet_ledger.domain.ids import AgentId, Currency, IdempotencyKey, Phone
 from wallet_ledger.domain.transactions import Request, Status
+from wallet_ledger.ports import AcceptedTransactions
 
 OPEN_DAYS = 7
 
@@ -31,8 +32,18 @@ def _request(key: str = "k-1", phone: str = "254712345678", amount_minor: int = 
     )
 
 
+def _accept(requests: Sequence[Request], table: AcceptedTransactions) -> list[Acceptance]:
+    return accept_many(requests, table, FakeClock(), OPEN_DAYS, in_thread=lambda call: call)
+
+
 def _accept_all(store: Store, requests: Sequence[Request]) -> list[Acceptance]:
-    return accept_many(requests, FakeAcceptedTransactions(store), FakeClock(), OPEN_DAYS)
+    return accept_many(
+        requests,
+        FakeAcceptedTransactions(store),
+        FakeClock(),
+        OPEN_DAYS,
+        in_thread=lambda call: call,
+    )
 
 
 def test_a_new_request_is_stored_queued_and_open_for_seven_days() -> None:
@@ -118,7 +129,7 @@ def test_p10_the_requests_of_one_phone_are_stored_in_their_order() -> None:
     table = around(FakeAcceptedTransactions(Store()), note)
     phones = ["254712345678", "254733000111", "254722000222"]
     batch = [_request(f"{n:02d}", phones[n % 3]) for n in range(45)]
-    accept_many(batch, table, FakeClock(), OPEN_DAYS)
+    _accept(batch, table)
     for lane in range(3):
         mine = [key for key in stored if int(key) % 3 == lane]
         assert mine == sorted(mine)
@@ -136,7 +147,7 @@ def test_a_batch_of_many_phones_is_stored_ten_phones_at_a_time() -> None:
 
     table = around(FakeAcceptedTransactions(Store()), wait_for_the_others)
     batch = [_request(f"k-{n}", f"2547{n:08d}") for n in range(5 * WORKERS_MAX)]
-    answers = accept_many(batch, table, FakeClock(), OPEN_DAYS)
+    answers = _accept(batch, table)
     assert {type(answer) for answer in answers} == {Accepted}
     assert len(threads) == WORKERS_MAX == 10
 

@@ -86,6 +86,20 @@ def test_what_a_queue_does_not_take_comes_again_and_nothing_else() -> None:
     assert bus.handle(records) == [records[2]["messageId"], records[1]["messageId"]]
 
 
+def test_a_letter_that_a_queue_will_not_take_fails_alone() -> None:
+    """The queue's own redrive then keeps the request whole, and the others are not sent twice."""
+
+    class Full(FakeQueue):
+        def send(self, messages: Any) -> frozenset[int]:
+            raise ValueError("BatchRequestTooLong")
+
+    bus = Bus()
+    bus.delivery_failures = Full(bus.clock)
+    records = _records("mixed.json")
+    assert bus.handle(records) == [records[1]["messageId"], records[3]["messageId"]]
+    assert len(bus.tx_queue.messages) == 2
+
+
 @pytest.mark.parametrize("body", ["", "null", '{"id": "e", "detail": "\\ud800"}', "[" * 9000])
 def test_a_poison_request_never_fails_its_batch(body: str) -> None:
     bus = Bus()

@@ -30,7 +30,7 @@ OPEN = (Status.QUEUED, Status.HELD)
 
 
 def _expected(old: Status | None, new: Status) -> list[str]:
-    """DESIGN §3, arrow by arrow. The arrows of refunds send nothing until there are refunds."""
+    """Every arrow of a row's life. The arrows of refunds send nothing until there are refunds."""
     match old, new:
         case None | Status.HELD, Status.QUEUED:
             return TX
@@ -134,13 +134,20 @@ def test_an_event_has_the_same_id_at_every_reading(status: Status) -> None:
 
 def test_no_two_events_share_an_id() -> None:
     rows = [
-        replace(samples.row_of(samples.request(key, agent_id=agent), status), created_at_ms=at_ms)
-        for key, agent, status, at_ms in product(
-            ("k-1", "k-2", "k-1.0"), ("AG-001", "AG-002"), EVENTS, (1_760_000_000_000, 1)
-        )  # a purged key that is accepted again has another createdAt
+        samples.row_of(samples.request(key, amount, agent_id=agent), status)
+        for key, amount, agent, status in product(
+            ("k-1", "k-2", "k-1.0"), (1, 2), ("AG-001", "AG-002"), EVENTS
+        )  # a purged key may come again with another amount
     ]
     ids = [_detail(from_row(None, row)[0])["eventId"] for row in rows]
     assert len(set(ids)) == len(ids)
+
+
+def test_p1_what_was_purged_and_sent_again_is_told_under_the_same_id() -> None:
+    """A payee that has acted on the first event must not act on the second."""
+    again = replace(_row(Status.SYNCED), created_at_ms=1_770_000_000_000)
+    first, second = (from_row(_row(), row) for row in (_row(Status.SYNCED), again))
+    assert _detail(first[0])["eventId"] == _detail(second[0])["eventId"]
 
 
 def test_a_row_that_is_held_again_at_a_later_attempt_is_told_again() -> None:
@@ -158,7 +165,7 @@ def test_a_refusal_is_also_a_letter_to_the_business_dead_letter_queue() -> None:
     assert message.group == row.phone
     assert json.loads(message.body) == _detail(event)
     again = _message(from_row(_row(), row)[1])
-    another = _message(from_row(_row(), replace(row, created_at_ms=1))[1])
+    another = _message(from_row(_row(), replace(row, agent_id=AgentId("AG-002")))[1])
     assert message.dedup_id == again.dedup_id != another.dedup_id
 
 

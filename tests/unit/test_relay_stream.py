@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay.derive import Destination
-from relay.stream import handle_batch
+from relay.stream import LETTER_BYTES_MAX, handle_batch
 from tests.fakes import samples
 from tests.fakes.memory import FakeClock, FakeEventBus, FakeQueue
 from tests.fakes.wire import Answer, Sent, Wire, error, ok
@@ -175,6 +175,19 @@ def test_a_record_that_cannot_be_understood_is_kept_whole_and_stops_nobody() -> 
     assert (told["source"], told["record"]) == ("Stream", records[1])
 
 
+def test_a_record_too_large_for_a_queue_is_kept_by_its_keys() -> None:
+    relay = Relay()
+    record, *_ = _records("unreadable.json")
+    record["dynamodb"]["NewImage"]["phone"] = {"S": "x" * 400_000}
+    assert relay.handle([record, *_inserted(1)]) == []
+    (letter,) = relay.delivery_failures.messages
+    told = json.loads(letter.body)
+    assert told["record"]["dynamodb"]["Keys"] == record["dynamodb"]["Keys"]
+    assert "NewImage" not in told["record"]["dynamodb"]
+    assert len(letter.body) < LETTER_BYTES_MAX
+    assert relay.sent()["TxQueue"] == 1
+
+
 def _without(*path: str) -> Callable[[Any], None]:
     def spoil(record: Any) -> None:
         for name in path[:-1]:
@@ -263,15 +276,15 @@ def _taken(sent: Sent) -> Any:
 
 def _on_the_wire(records: list[Any], wire: Wire, answer: Answer) -> list[str]:
     wire.answer = answer
-    sqs = clients.sqs()
+    sqs, clock = clients.sqs(), FakeClock()
     return _handle(
         records,
         {
-            Destination.TX_QUEUE: SqsQueue(sqs, url=f"{URL}TxQueue.fifo"),
-            Destination.FAILED_TX_QUEUE: SqsQueue(sqs, url=f"{URL}FailedTxQueue.fifo"),
+            Destination.TX_QUEUE: SqsQueue(sqs, url=f"{URL}TxQueue.fifo", clock=clock),
+            Destination.FAILED_TX_QUEUE: SqsQueue(sqs, url=f"{URL}FailedTxQueue.fifo", clock=clock),
         },
-        EventBridgeBus(clients.events(), name="wakala"),
-        SqsQueue(sqs, url=f"{URL}DeliveryFailures"),
+        EventBridgeBus(clients.events(), name="wakala", clock=clock),
+        SqsQueue(sqs, url=f"{URL}DeliveryFailures", clock=clock),
     )
 
 

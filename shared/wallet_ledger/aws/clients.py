@@ -4,6 +4,7 @@ Clients come from botocore: `import boto3` also loads its resource layer, which 
 and every cold start would pay for.
 """
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_events import EventBridgeClient
     from mypy_boto3_sqs import SQSClient
+
+ATTEMPTS = 2
+"""Of one call: every caller has a redelivery behind it."""
 
 TRANSIENT_CODES = frozenset(
     {
@@ -48,13 +52,24 @@ TRANSIENT_CODES = frozenset(
 )
 """Cancellation reasons and error codes for which the same call may succeed a moment later."""
 
+CONDITION_FAILED = "ConditionalCheckFailedException"
+"""Compared by code: a client builds its exception classes lazily, and not safely for threads."""
+
+CONFLICT_TRIES = 4
+"""Tries of a plain write whose item is part of a transaction under way; some 100 ms in all."""
+
 type Consumed = Callable[[str, float], None]
 """Told the metric (`ConsumedReadUnits` or `ConsumedWriteUnits`) and the units of each call."""
 
 
-def dynamodb(on_consumed: Consumed) -> "DynamoDBClient":
-    """A DynamoDB client that reports what each call consumed."""
-    client: DynamoDBClient = _create("dynamodb")
+def dynamodb(on_consumed: Consumed, *, attempts: int = ATTEMPTS) -> "DynamoDBClient":
+    """A DynamoDB client that reports what each call consumed.
+
+    A plain write that meets a transaction on its item is tried again, which no SDK does by itself.
+    """
+    client: DynamoDBClient = _create("dynamodb", attempts)
+    for write in ("PutItem", "UpdateItem"):
+        client.meta.events.register(f"needs-retry.dynamodb.{write}", _after_conflict)  # type: ignore[arg-type]
     client.meta.events.register("before-parameter-build.dynamodb", _ask_for_consumption)
     client.meta.events.register("after-call.dynamodb", _report_consumption(on_consumed))
     return client
@@ -99,18 +114,25 @@ def passing_errors() -> Iterator[None]:
         raise
 
 
-def _create(service: str) -> Any:
+def _create(service: str, attempts: int = ATTEMPTS) -> Any:
     return botocore.session.get_session().create_client(
         service,
         config=Config(
-            # Pinned: the default mode and attempts differ between SDK versions. Two attempts only,
-            # since every caller has a budget and a redelivery behind it.
-            retries={"mode": "standard", "total_max_attempts": 2},
+            # Pinned: the default mode and attempts differ between SDK versions.
+            retries={"mode": "standard", "total_max_attempts": attempts},
             connect_timeout=1,
-            read_timeout=3,
+            read_timeout=2,
             max_pool_connections=16,
         ),
     )
+
+
+def _after_conflict(response: Any, attempts: int, **_: Any) -> float | None:
+    """How long botocore waits before it tries again; None leaves it to its own rules."""
+    code = response[1].get("Error", {}).get("Code") if response is not None else None
+    if code != "TransactionConflictException" or attempts >= CONFLICT_TRIES:
+        return None
+    return random.uniform(0, 0.02 * 2**attempts)
 
 
 def _ask_for_consumption(params: dict[str, Any], model: Any, **_: Any) -> None:

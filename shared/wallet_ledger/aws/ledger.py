@@ -186,7 +186,7 @@ def _still_as_seen(posting: Posting) -> tuple[str, dict[str, Any]]:
 
 
 def _read_failure(error: Exception, writes: Sequence[_Write]) -> PostingResult:
-    """What a failed transaction means, in the order of DESIGN §4: anything transient first."""
+    """What a failed transaction means, in the order of docs/ledger.md: anything transient first."""
     reasons: list[dict[str, Any]] = []
     if isinstance(error, ClientError):
         reasons = error.response.get("CancellationReasons", [])  # type: ignore[assignment]

@@ -1,12 +1,13 @@
 """SQS and EventBridge: both take ten entries a call, and both fail entry by entry under 200."""
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from wallet_ledger.aws.clients import is_transient, passing_errors
-from wallet_ledger.ports import OutgoingEvent, OutgoingMessage
+from wallet_ledger.ports import Clock, OutgoingEvent, OutgoingMessage
 
 if TYPE_CHECKING:
     from mypy_boto3_events import EventBridgeClient
@@ -18,18 +19,22 @@ CALL_BYTES_MAX = 240_000
 """Below the 256 KB that one call may carry, with room for the entries' own members."""
 TRIES = 3
 """Calls per entry: the caller's redelivery comes after that."""
+PAUSE_S = 0.05
+"""What the pause before the second call is drawn from; it doubles with each further one."""
 
 
 class SqsQueue:
     """`ports.Queue` and `ports.Backlog` on one queue."""
 
-    def __init__(self, client: "SQSClient", *, url: str) -> None:
+    def __init__(self, client: "SQSClient", *, url: str, clock: Clock) -> None:
         self._client = client
         self._url = url
+        self._clock = clock
 
     def send(self, messages: Sequence[OutgoingMessage]) -> frozenset[int]:
         """Send in order; entries that fail are tried again, then reported by index."""
-        return _in_calls([len(message.body.encode()) for message in messages], self._call(messages))
+        sizes = [len(message.body.encode()) for message in messages]
+        return _in_calls(sizes, self._call(messages), self._clock)
 
     def _call(self, messages: Sequence[OutgoingMessage]) -> Callable[[Sequence[int]], set[int]]:
         def call(indexes: Sequence[int]) -> set[int]:
@@ -73,9 +78,10 @@ class SqsQueue:
 class EventBridgeBus:
     """`ports.EventBus` on one bus."""
 
-    def __init__(self, client: "EventBridgeClient", *, name: str) -> None:
+    def __init__(self, client: "EventBridgeClient", *, name: str, clock: Clock) -> None:
         self._client = client
         self._name = name
+        self._clock = clock
 
     def put(self, events: Sequence[OutgoingEvent]) -> frozenset[int]:
         """Put in order; entries that fail are tried again, then reported by index."""
@@ -98,7 +104,7 @@ class EventBridgeBus:
                 if entry.get("ErrorCode")
             }
 
-        return _in_calls([len(event.detail.encode()) for event in events], call)
+        return _in_calls([len(event.detail.encode()) for event in events], call, self._clock)
 
 
 def _sqs_entry(index: int, message: OutgoingMessage) -> dict[str, Any]:
@@ -111,17 +117,24 @@ def _sqs_entry(index: int, message: OutgoingMessage) -> dict[str, Any]:
     return entry
 
 
-def _in_calls(sizes: Sequence[int], call: Callable[[Sequence[int]], set[int]]) -> frozenset[int]:
-    """Run `call` on chunks of indexes, up to `TRIES` times on what failed; what still failed."""
-    failed: set[int] = set()
+def _in_calls(
+    sizes: Sequence[int], call: Callable[[Sequence[int]], set[int]], clock: Clock
+) -> frozenset[int]:
+    """Run `call` on chunks of indexes, up to `TRIES` times on what failed; what still failed.
+
+    After a chunk that is not taken whole nothing later is sent, or it would overtake.
+    """
     for chunk in _chunks(sizes):
         left = chunk
-        for _ in range(TRIES):
+        for attempt in range(TRIES):
+            if attempt:
+                clock.pause(random.uniform(0, PAUSE_S * 2**attempt))
             left = _failures(call, left)
             if not left:
                 break
-        failed.update(left)
-    return frozenset(failed)
+        if left:
+            return frozenset([*left, *range(chunk[-1] + 1, len(sizes))])
+    return frozenset()
 
 
 def _failures(call: Callable[[Sequence[int]], set[int]], indexes: Sequence[int]) -> list[int]:

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from botocore.exceptions import ClientError
+
 from wallet_ledger.aws import items
-from wallet_ledger.aws.clients import passing_errors
+from wallet_ledger.aws.clients import CONDITION_FAILED, error_code, passing_errors
 from wallet_ledger.domain.ids import AgentId, IdempotencyKey
 from wallet_ledger.domain.transactions import OfflineTransaction, Status
 from wallet_ledger.ports import OpenRow
@@ -30,10 +32,15 @@ class DynamoAcceptedTransactions:
                     ConditionExpression="attribute_not_exists(idempotencyKey)",
                     ReturnValuesOnConditionCheckFailure="ALL_OLD",
                 )
-        except self._client.exceptions.ConditionalCheckFailedException as taken:
+        except ClientError as error:
+            if error_code(error) != CONDITION_FAILED:
+                raise
             # The stubs do not know that the answer carries the item; the API has since 2023.
-            response: Any = taken.response
-            return items.read_offline_tx(response["Item"])
+            response: Any = error.response
+            existing = items.read_offline_tx(response["Item"])
+            # After a try whose answer was lost, the client meets the row that it has just stored.
+            ours = response["ResponseMetadata"]["RetryAttempts"] > 0 and existing == row
+            return None if ours else existing
         return None
 
     def find(self, agent_id: AgentId, key: IdempotencyKey) -> OfflineTransaction | None:
@@ -50,10 +57,9 @@ class DynamoAcceptedTransactions:
 class DynamoOpenTransactions:
     """`ports.OpenTransactions` on the sparse index of open rows."""
 
-    def __init__(self, client: "DynamoDBClient", *, table: str, retention_days: int) -> None:
+    def __init__(self, client: "DynamoDBClient", *, table: str) -> None:
         self._client = client
         self._table = table
-        self._retention_days = retention_days
 
     def open_rows(self, shard: int, limit: int) -> Sequence[OpenRow]:
         """At most `limit` rows (and 1 MB of index) of a shard, the longest due first."""
@@ -82,17 +88,16 @@ class DynamoOpenTransactions:
         )
 
     def expire(self, row: OpenRow, now_ms: int) -> bool:
-        """Close the row; a message that is still under way then finds it no longer queued."""
-        update = "SET #status = :expired, updatedAt = :now"
-        values = {":expired": {"S": Status.EXPIRED}, ":now": {"N": str(now_ms)}}
-        if self._retention_days:
-            update += ", purgeAt = :purgeAt"
-            values[":purgeAt"] = {"N": str(now_ms // 1000 + self._retention_days * 86_400)}
+        """Close the row; a message that is still under way then finds it no longer queued.
+
+        It is never purged, whatever the retention: no entry of the ledger remembers an expiry,
+        and the same request sent again after a purge would be debited.
+        """
         return self._move(
             row,
-            update=f"{update} REMOVE openShard, nextSweepAt",
+            update="SET #status = :expired, updatedAt = :now REMOVE openShard, nextSweepAt",
             condition="#status = :queued",
-            values=values,
+            values={":expired": {"S": Status.EXPIRED}, ":now": {"N": str(now_ms)}},
         )
 
     def _move(self, row: OpenRow, *, update: str, condition: str, values: dict[str, Any]) -> bool:
@@ -106,6 +111,8 @@ class DynamoOpenTransactions:
                     ExpressionAttributeNames={"#status": "status"},
                     ExpressionAttributeValues=values | {":queued": {"S": Status.QUEUED}},
                 )
-        except self._client.exceptions.ConditionalCheckFailedException:
+        except ClientError as error:
+            if error_code(error) != CONDITION_FAILED:
+                raise
             return False
         return True

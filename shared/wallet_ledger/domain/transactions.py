@@ -1,4 +1,4 @@
-"""An offline transaction: what an agent asked for, and the states it can be in (DESIGN §3)."""
+"""An offline transaction: what an agent asked for, and the states it can be in (docs/ledger.md)."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -43,7 +43,7 @@ invoke: $(READY) ## Run one function on one event by `sam local invoke` (FN=… 
 	@mkdir -p .wakala && LAYER_ARCH=$(CPU:arm64=aarch64) $(BIN)/sam build --build-dir .wakala/docker-build \
 	  --parameter-overrides Architecture=$(CPU:aarch64=arm64) >.wakala/docker-build.log 2>&1 || \
 	  { cat .wakala/docker-build.log; exit 1; }
-	$(BIN)/sam local invoke $(FN) --template .wakala/docker-build/template.yaml \
+	$(BIN)/python -m wakala.bridge $(BIN)/sam local invoke $(FN) --template .wakala/docker-build/template.yaml \
 	  --parameter-overrides Architecture=$(CPU:aarch64=arm64) --skip-pull-image \
 	  --add-host host.docker.internal:host-gateway \
 	  --event events/$(EVENT) --env-vars events/env.json

@@ -30,7 +30,7 @@ class Day:
     """What is written so far: uploads by the minute at which they are sent."""
 
     def __init__(self) -> None:
-        self.random = random.Random(SEED)  # noqa: S311
+        self.random = random.Random(SEED)
         self.uploads: list[tuple[int, str, str, list[Line]]] = []
         self.keys = dict.fromkeys(AGENTS, 0)
 

@@ -1,4 +1,4 @@
-"""The audit: does what the live tables say keep the promises of DESIGN §5, and which rows do not?
+"""The audit: does what the live tables say keep the promises, and which rows do not?
 
 Reading a moving system must not give false alarms, so everything is read in the order in which
 the system cannot contradict it: the row before its entry (they are written together, so what a

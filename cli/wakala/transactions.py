@@ -141,7 +141,7 @@ class AgentApi:
     def _wait(self, attempt: int, retry_after: str | None) -> None:
         ceiling = min(BACKOFF_SECONDS * 2**attempt, BACKOFF_SECONDS_MAX)
         floor = float(retry_after) if retry_after and retry_after.isdigit() else 0.0
-        self.pause(floor + random.uniform(0, ceiling))  # noqa: S311
+        self.pause(floor + random.uniform(0, ceiling))
 
 
 def read_file(path: Path, agent_id: str | None = None) -> list[Document]:

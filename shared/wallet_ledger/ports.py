@@ -77,7 +77,10 @@ class Queue(Protocol):
     """A queue to send to."""
 
     def send(self, messages: Sequence[OutgoingMessage]) -> frozenset[int]:
-        """Send in order, any number; the indexes of those that were not taken."""
+        """Send in order, any number; the indexes of those that were not taken.
+
+        What comes after one that was not taken may be held back, and is then named too.
+        """
 
 
 class Backlog(Protocol):
@@ -99,7 +102,7 @@ class EventBus(Protocol):
     """The bus that the world listens on."""
 
     def put(self, events: Sequence[OutgoingEvent]) -> frozenset[int]:
-        """Put in order, any number; the indexes of those that were not taken."""
+        """Put in order, any number; the indexes of those that were not taken, as a `Queue` does."""
 
 
 class Clock(Protocol):

@@ -30,14 +30,16 @@ def test_more_messages_than_fit_in_a_call_arrive_in_their_order(fifo: Channel) -
     assert fifo.arrived() == messages
 
 
-def test_a_message_that_is_not_taken_is_named_and_the_others_arrive(fifo: Channel) -> None:
+def test_a_message_that_is_not_taken_is_named_and_what_is_not_named_arrives(fifo: Channel) -> None:
     messages = [message(number) for number in range(13)]
     for spoilt in (2, 12):
         messages[spoilt] = message(spoilt, body="not for a queue: \x00")
 
-    assert fifo.port().send(messages) == {2, 12}
+    left = fifo.port().send(messages)
 
-    assert fifo.arrived() == [each for each in messages if "\x00" not in each.body]
+    assert left >= {2, 12}
+    assert fifo.arrived() == [each for index, each in enumerate(messages) if index not in left]
+    assert left <= {2, *range(10, 13)}  # an adapter may stop behind the call that left something
 
 
 def test_a_repetition_is_taken_and_not_delivered(fifo: Channel) -> None:
@@ -95,15 +97,17 @@ def test_more_events_than_fit_in_a_call_arrive_in_their_order(bus: Bus) -> None:
 
 
 @pytest.mark.parametrize("refused", [{0}, {3, 11}, set(range(13))])
-def test_an_event_that_is_not_taken_is_named_and_the_others_arrive(
+def test_an_event_that_is_not_taken_is_named_and_what_is_not_named_arrives(
     bus: Bus, refused: set[int]
 ) -> None:
     events = [event(number) for number in range(13)]
     bus.refuse(lambda each: each in [events[index] for index in refused])
 
-    assert bus.port().put(events) == refused
+    left = bus.port().put(events)
 
-    assert bus.heard() == [each for index, each in enumerate(events) if index not in refused]
+    assert left >= refused
+    assert bus.heard() == [each for index, each in enumerate(events) if index not in left]
+    assert left <= refused | set(range(10, 13))
 
 
 def test_a_message_that_is_given_back_comes_again_when_it_has_rested(aws: Aws) -> None:

@@ -295,11 +295,12 @@ def test_a_member_name_that_may_hold_anything_is_not_repeated(name: str) -> None
     assert not name or name not in str(error.value)
 
 
-@pytest.mark.parametrize("document", [None, [], "text", 1, 1.5, True, [TRANSACTION]])
+@pytest.mark.parametrize("document", [None, [], "254712345678", 1, 1.5, True, [TRANSACTION]])
 def test_a_document_that_is_no_object_is_no_transaction(document: object) -> None:
     with pytest.raises(InvalidRequest) as error:
         read_transaction(document, DEFAULTS)
     assert _codes(error) == [("$", "wrong_type")]
+    assert error.value.errors[0].message == "a JSON object is expected"
 
 
 JSON_VALUES = st.recursive(

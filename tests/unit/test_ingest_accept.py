@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from threading import Barrier, Lock, get_ident
+from threading import Barrier, Event, Lock, get_ident
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -89,7 +89,7 @@ def test_p11_the_same_key_of_another_agent_is_another_transaction() -> None:
     other = replace(_request(), agent_id=AgentId("AG-002"))
     answers = _accept_all(store, [_request()]) + _accept_all(store, [other])
     assert [type(answer) for answer in answers] == [Accepted, Accepted]
-    assert len(store.rows) == 2
+    assert len({row.fingerprint for row in store.rows.values()}) == len(store.rows) == 2
 
 
 def test_a_table_that_does_not_answer_is_not_now_and_never_a_refusal() -> None:
@@ -109,12 +109,21 @@ def test_c44_one_key_three_times_in_one_batch_is_accepted_replayed_and_refused()
 
 
 def test_c44_a_key_that_comes_again_for_another_phone_never_overtakes_its_first_use() -> None:
-    for _ in range(50):
-        store = Store()
-        batch = [_request("k", "254712345678"), _request("k", "254733000111")]
-        assert isinstance(_accept_all(store, batch)[0], Accepted)
-        (row,) = store.rows.values()
-        assert row.phone == "254712345678"
+    overtaken = Event()
+
+    def slow_at_first(call: Call) -> object:
+        if call.arguments[0].phone == "254712345678":
+            overtaken.wait(0.1)
+            return call.proceed()
+        answer = call.proceed()
+        overtaken.set()
+        return answer
+
+    table = around(FakeAcceptedTransactions(Store()), slow_at_first)
+    batch = [_request("k", "254712345678"), _request("k", "254733000111")]
+    first, second = accept_many(batch, table, FakeClock(), OPEN_DAYS)
+    assert isinstance(first, Accepted)
+    assert second == KeyReused(("phone",))
 
 
 def test_p10_the_requests_of_one_phone_are_stored_in_their_order() -> None:

@@ -1,6 +1,6 @@
 """Accepting is one conditional write under the key: new, a replay, another meaning, or not now."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from threading import Barrier, Event, Lock, get_ident
 
@@ -37,13 +37,7 @@ def _accept(requests: Sequence[Request], table: AcceptedTransactions) -> list[Ac
 
 
 def _accept_all(store: Store, requests: Sequence[Request]) -> list[Acceptance]:
-    return accept_many(
-        requests,
-        FakeAcceptedTransactions(store),
-        FakeClock(),
-        OPEN_DAYS,
-        in_thread=lambda call: call,
-    )
+    return _accept(requests, FakeAcceptedTransactions(store))
 
 
 def test_a_new_request_is_stored_queued_and_open_for_seven_days() -> None:
@@ -121,7 +115,7 @@ def test_c44_a_key_that_comes_again_for_another_phone_never_overtakes_its_first_
 
     table = around(FakeAcceptedTransactions(Store()), slow_at_first)
     batch = [_request("k", "254712345678"), _request("k", "254733000111")]
-    first, second = accept_many(batch, table, FakeClock(), OPEN_DAYS)
+    first, second = _accept(batch, table)
     assert isinstance(first, Accepted)
     assert second == KeyReused(("phone",))
 
@@ -159,6 +153,22 @@ def test_a_batch_of_many_phones_is_stored_ten_phones_at_a_time() -> None:
     answers = _accept(batch, table)
     assert {type(answer) for answer in answers} == {Accepted}
     assert len(threads) == WORKERS_MAX == 10
+
+
+def test_what_runs_in_other_threads_is_prepared_for_them_first() -> None:
+    ran: list[int] = []
+
+    def in_thread(run: Callable[[Sequence[int]], None]) -> Callable[[Sequence[int]], None]:
+        def prepared(lane: Sequence[int]) -> None:
+            ran.extend(lane)
+            run(lane)
+
+        return prepared
+
+    batch = [_request(f"k-{n}", f"2547{n:08d}") for n in range(3)]
+    table = FakeAcceptedTransactions(Store())
+    accept_many(batch, table, FakeClock(), OPEN_DAYS, in_thread=in_thread)
+    assert sorted(ran) == [0, 1, 2]
 
 
 def test_an_empty_batch_is_answered_with_nothing() -> None:

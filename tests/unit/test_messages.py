@@ -246,7 +246,10 @@ def test_a_letter_keeps_the_whole_record() -> None:
 # --- dedup ids and event ids ----------------------------------------------------------------------
 
 
-@given(st.lists(st.tuples(ids, ids, st.integers(1, 9)), unique=True, min_size=2, max_size=6))
+few = st.sampled_from(["A", "AB", "B", "a"])  # so few that lists share them
+
+
+@given(st.lists(st.tuples(few, few, st.integers(1, 11)), unique=True, min_size=2, max_size=6))
 def test_c32_a_dedup_id_is_one_of_an_attempt(attempts: list[tuple[str, str, int]]) -> None:
     made = [debit_dedup_id(AgentId(a), IdempotencyKey(k), n) for a, k, n in attempts]
     again = [debit_dedup_id(AgentId(a), IdempotencyKey(k), n) for a, k, n in attempts]

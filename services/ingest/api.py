@@ -17,18 +17,30 @@ from ingest.accept import (
     accept_many,
     accept_one,
 )
+from ingest.refund import (
+    CancelledNow,
+    InProgress,
+    NotRefundable,
+    RefundIdReused,
+    Repeated,
+    Requested,
+    Unknown,
+    Wanted,
+    request_refund,
+)
 from wallet_ledger import strict_json
 from wallet_ledger.contracts import (
     Defaults,
     FieldError,
     InvalidRequest,
     read_batch,
+    read_refund_wanted,
     read_transaction,
 )
 from wallet_ledger.domain.ids import AgentId, IdempotencyKey, is_id, transaction_ref
 from wallet_ledger.domain.transactions import OfflineTransaction, Request
 from wallet_ledger.errors import InvalidMessage, Unavailable
-from wallet_ledger.ports import AcceptedTransactions, Clock
+from wallet_ledger.ports import AcceptedTransactions, Clock, LedgerEntries
 from wallet_ledger.telemetry import count, in_current_trace, logger
 
 BODY_BYTES_MAX = 64 * 1024
@@ -44,6 +56,7 @@ class Api:
     """What the routes work with."""
 
     table: AcceptedTransactions
+    refunds: LedgerEntries
     clock: Clock
     defaults: Defaults
     open_days: int
@@ -58,6 +71,7 @@ class Problem(Exception):
     detail: str
     retryable: bool = False
     errors: tuple[FieldError, ...] = ()
+    reason: str | None = None
 
     def members(self) -> Json:
         """The problem's JSON members."""
@@ -68,6 +82,8 @@ class Problem(Exception):
             "detail": self.detail,
             "retryable": self.retryable,
         }
+        if self.reason is not None:
+            members["reason"] = self.reason
         if self.errors:
             members["errors"] = [
                 {"field": each.field, "code": each.code, "message": each.message}
@@ -133,11 +149,35 @@ def submit_batch(event: Event, agent_id: AgentId, api: Api) -> Json:
 
 def status(event: Event, agent_id: AgentId, api: Api) -> Json:
     """GET /tx/status/{idempotencyKey}: of the caller's own transactions, as of now."""
-    key = unquote((event.get("pathParameters") or {}).get("idempotencyKey", ""))
-    row = api.table.find(agent_id, IdempotencyKey(key)) if is_id(key) else None
+    row = api.table.find(agent_id, _key_in_path(event))
     if row is None:
-        raise Problem("NOT_FOUND", HTTPStatus.NOT_FOUND, "no transaction of yours has this key")
+        raise _unknown()
     return _answer(HTTPStatus.OK, _view(row))
+
+
+def refund(event: Event, agent_id: AgentId, api: Api) -> Json:
+    """POST /tx/{idempotencyKey}/refund: 200 cancelled or a replay, 202 on its way, 409 not now."""
+    key = _key_in_path(event)
+    try:
+        body = read_refund_wanted(_read_body(event), api.defaults)
+    except InvalidRequest as error:
+        raise _invalid(error) from None
+    wanted = Wanted(agent_id, key, body.refund_id, body.amount_minor, body.note)
+    answer = request_refund(wanted, api.table, api.refunds, api.clock)
+    ref = transaction_ref(agent_id, key)
+    logger.info("refund answered", extra={"transaction": ref, "answer": type(answer).__name__})
+    match answer:
+        case CancelledNow(row):
+            return _answer(HTTPStatus.OK, _view(row))
+        case Requested(row):
+            return _answer(HTTPStatus.ACCEPTED, _view(row))
+        case Repeated(row):
+            count("DuplicatesSuppressed")
+            return _answer(HTTPStatus.OK, _view(row), {"Idempotent-Replayed": "true"})
+        case Unknown() | InProgress() | NotRefundable() | RefundIdReused():
+            raise _refund_problem(answer)
+        case _:
+            assert_never(answer)
 
 
 type Route = Callable[[Event, AgentId, Api], Json]
@@ -146,6 +186,7 @@ _ROUTES: dict[tuple[str, str], Route] = {
     ("POST", "/tx/offline"): submit,
     ("POST", "/tx/offline/batch"): submit_batch,
     ("GET", "/tx/status/{idempotencyKey}"): status,
+    ("POST", "/tx/{idempotencyKey}/refund"): refund,
 }
 
 
@@ -224,6 +265,49 @@ def _problem_of(acceptance: KeyReused | NotStored) -> Problem:
             return _unavailable()
         case _:
             assert_never(acceptance)
+
+
+def _refund_problem(answer: Unknown | InProgress | NotRefundable | RefundIdReused) -> Problem:
+    match answer:
+        case Unknown():
+            return _unknown()
+        case InProgress():
+            return Problem(
+                "REFUND_IN_PROGRESS",
+                HTTPStatus.CONFLICT,
+                "another refund of this transaction is under way",
+                retryable=True,
+            )
+        case NotRefundable(None):
+            return Problem(
+                "NOT_REFUNDABLE",
+                HTTPStatus.CONFLICT,
+                "not settled yet: it can be cancelled in full, or refunded in part later",
+                retryable=True,
+            )
+        case NotRefundable(reason, remaining_minor):
+            left = "" if remaining_minor is None else f"; {remaining_minor} minor units remain"
+            return Problem("NOT_REFUNDABLE", HTTPStatus.CONFLICT, f"{reason}{left}", reason=reason)
+        case RefundIdReused():
+            return Problem(
+                "KEY_REUSED",
+                HTTPStatus.UNPROCESSABLE_ENTITY,
+                "this refundId was used for another amount, which stands",
+                errors=(FieldError("amount", "differs", "not what the refundId was used with"),),
+            )
+        case _:
+            assert_never(answer)
+
+
+def _unknown() -> Problem:
+    return Problem("NOT_FOUND", HTTPStatus.NOT_FOUND, "no transaction of yours has this key")
+
+
+def _key_in_path(event: Event) -> IdempotencyKey:
+    key = unquote((event.get("pathParameters") or {}).get("idempotencyKey", ""))
+    if not is_id(key):
+        raise _unknown()
+    return IdempotencyKey(key)
 
 
 def _unavailable() -> Problem:

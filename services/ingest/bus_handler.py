@@ -15,6 +15,7 @@ _settings = settings.read(settings.IngestBusSettings, os.environ)
 _clock = SystemClock()
 _sqs = clients.sqs()
 _tx_queue = SqsQueue(_sqs, url=_settings.tx_queue_url, clock=_clock)
+_refund_queue = SqsQueue(_sqs, url=_settings.refund_queue_url, clock=_clock)
 _delivery_failures = SqsQueue(_sqs, url=_settings.delivery_failures_url, clock=_clock)
 _defaults = Defaults(Currency(_settings.currency), _settings.default_region)
 
@@ -26,5 +27,6 @@ def handle(event: dict[str, Any], _context: Any) -> dict[str, Any]:
         event["Records"],
         defaults=_defaults,
         tx_queue=_tx_queue,
+        refund_queue=_refund_queue,
         delivery_failures=_delivery_failures,
     )

@@ -5,7 +5,7 @@ import random
 from functools import partial
 from typing import Any
 
-from reconcile.queue import handle_batch
+from reconcile.queue import consumer
 from reconcile.settle import Settlement, settle
 from wallet_ledger import settings, telemetry
 from wallet_ledger.aws import clients
@@ -45,10 +45,9 @@ def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
     """SQS batch in, `batchItemFailures` out."""
     left_ms = context.get_remaining_time_in_millis() - ANSWER_MS
     budget_ms = max(0, min(_settings.latency_budget_ms, left_ms))
-    return handle_batch(
-        event["Records"],
+    return consumer(
         settle_phone=partial(_settle_phone, budget_ms),
         delivery_failures=_delivery_failures,
         give_back=_tx_queue.give_back,
         clock=_clock,
-    )
+    ).handle_batch(event["Records"])

@@ -1,108 +1,33 @@
-"""TxQueue's edge: parse each record, settle by phone in parallel, say which records come again."""
+"""TxQueue's edge: read each record, settle by phone, tell what came of it."""
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, assert_never
+from collections.abc import Callable, Sequence
+from typing import assert_never
 
-from reconcile.settle import Dropped, Settled, Settlement, Unfinished, Violation
-from wallet_ledger.domain.ids import Phone, transaction_ref
+from reconcile.settle import Dropped, Settled, Settlement
+from wallet_ledger.consumer import Consumer, GiveBack
+from wallet_ledger.domain.ids import transaction_ref
 from wallet_ledger.domain.wallets import Debit, Movement, Posted, Rejected, movement_id
-from wallet_ledger.errors import InvalidMessage, Unavailable
-from wallet_ledger.messages import read_movement, unreadable
+from wallet_ledger.domain.work import Unfinished, Violation
+from wallet_ledger.messages import read_movement
 from wallet_ledger.ports import Clock, Queue
-from wallet_ledger.telemetry import count, count_by, in_current_trace, log_failure, logger
+from wallet_ledger.telemetry import count, count_by, logger
 
-type Record = Mapping[str, Any]
 type SettlePhone = Callable[[Sequence[Movement]], list[Settlement]]
-type GiveBack = Callable[[Sequence[str], int], None]
-
-GIVE_BACK_S = (2, 4, 8, 16, 32, 64, 128, 256)
-"""How long a group rests after its 1st, 2nd, … receive, so that a bad minute does not use up the
-queue's receive count in seconds."""
 
 
-def handle_batch(
-    records: Sequence[Record],
-    *,
-    settle_phone: SettlePhone,
-    delivery_failures: Queue,
-    give_back: GiveBack,
-    clock: Clock,
-) -> dict[str, list[dict[str, str]]]:
-    """The answer to Lambda: the message ids that must come again."""
-    movements, unread = _read(records)
-    failed = _hand_over(unread, delivery_failures)
-    lanes: dict[Phone, list[tuple[Record, Movement]]] = defaultdict(list)
-    for record, movement in movements:
-        lanes[movement.phone].append((record, movement))
-    for lane, settlements in zip(lanes.values(), _in_parallel(lanes, settle_phone), strict=True):
-        again = []
-        for (record, movement), settlement in zip(lane, settlements, strict=True):
-            _report(movement, settlement, clock)
-            if isinstance(settlement, Unfinished | Violation):
-                again.append(record)
-        _rest(again, give_back)
-        failed += again
-    return {"batchItemFailures": [{"itemIdentifier": record["messageId"]} for record in failed]}
-
-
-def _read(
-    records: Sequence[Record],
-) -> tuple[list[tuple[Record, Movement]], list[tuple[Record, str]]]:
-    readable, unread = [], []
-    for record in records:
-        try:
-            readable.append((record, read_movement(record["body"])))
-        except InvalidMessage as error:
-            unread.append((record, str(error)))
-    return readable, unread
-
-
-def _hand_over(unread: Sequence[tuple[Record, str]], delivery_failures: Queue) -> list[Record]:
-    """Move what nobody can read out of its group's way; what could not be moved stays."""
-    for _, why in unread:
-        logger.error("unreadable message", extra={"why": why})
-    letters = [unreadable("TxQueue", why, record) for record, why in unread]
-    try:
-        kept = delivery_failures.send(letters) if letters else frozenset()
-    except Exception as error:  # say, a letter larger than the queue takes: the others still settle
-        log_failure("unreadable messages not handed over", error)
-        return [record for record, _ in unread]
-    return [unread[index][0] for index in sorted(kept)]
-
-
-def _in_parallel(
-    lanes: Mapping[Phone, Sequence[tuple[Record, Movement]]], settle_phone: SettlePhone
-) -> list[list[Settlement]]:
-    work = [[movement for _, movement in lane] for lane in lanes.values()]
-
-    def settle_alone(movements: Sequence[Movement]) -> list[Settlement]:
-        # One wallet's trouble (a row that somebody edited, a bug on one path) must not take nine
-        # other wallets' messages back to the queue, and in the end to the dead letters, with it.
-        try:
-            return settle_phone(movements)
-        except Exception as error:
-            log_failure("settling failed", error)
-            return [Violation((type(error).__name__,))] * len(movements)
-
-    if len(work) < 2:
-        return [settle_alone(movements) for movements in work]
-    with ThreadPoolExecutor(max_workers=len(work)) as pool:
-        return list(pool.map(in_current_trace(settle_alone), work))
-
-
-def _rest(records: Sequence[Record], give_back: GiveBack) -> None:
-    if not records:
-        return
-    received = int(records[0]["attributes"]["ApproximateReceiveCount"])
-    after_s = GIVE_BACK_S[min(received, len(GIVE_BACK_S)) - 1]
-    try:
-        give_back([record["receiptHandle"] for record in records], after_s)
-    except Unavailable as error:
-        logger.warning("group not given back early", extra={"code": error.code})
-    except Exception as error:  # what is settled must not come again for want of a shorter rest
-        log_failure("group not given back early", error)
+def consumer(
+    *, settle_phone: SettlePhone, delivery_failures: Queue, give_back: GiveBack, clock: Clock
+) -> Consumer[Movement, Settled | Dropped]:
+    """Reconcile as a consumer of TxQueue."""
+    return Consumer(
+        source="TxQueue",
+        read=lambda record: read_movement(record["body"]),
+        phone_of=lambda movement: movement.phone,
+        work=settle_phone,
+        report=lambda movement, settlement: _report(movement, settlement, clock),
+        delivery_failures=delivery_failures,
+        give_back=give_back,
+    )
 
 
 def _report(movement: Movement, settlement: Settlement, clock: Clock) -> None:

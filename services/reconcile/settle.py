@@ -25,6 +25,7 @@ from wallet_ledger.domain.wallets import (
     decide,
     movement_id,
 )
+from wallet_ledger.domain.work import Unfinished, Violation
 from wallet_ledger.errors import Unavailable
 from wallet_ledger.patience import Patience
 from wallet_ledger.ports import Clock, Ledger
@@ -41,20 +42,6 @@ class Settled:
 @dataclass(frozen=True, slots=True)
 class Dropped:
     """Done, nothing to do: settled beside it, or its row is closed, held, or another request's."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unfinished:
-    """Not done, for a passing cause: give the message back."""
-
-    codes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """Not done, and nothing in the rules explains why: give the message back, and alarm."""
-
-    codes: tuple[str, ...]
 
 
 type Settlement = Settled | Dropped | Unfinished | Violation

@@ -46,6 +46,9 @@ def from_row(old: OfflineTransaction | None, new: OfflineTransaction) -> list[Ou
     if new.status is Status.QUEUED:
         again = old is None or old.status is not Status.QUEUED or old.attempt != new.attempt
         return [_tx_message(new)] if again else []
+    if new.status is Status.REFUND_REQUESTED:
+        again = old is None or old.status is not new.status or old.attempt != new.attempt
+        return [_refund_event(new)] if again else []
     if old is not None and (old.status is new.status or old.status not in _BEFORE_SETTLEMENT):
         return []
     return _told(new)
@@ -73,6 +76,16 @@ def from_entry(entry: Entry) -> list[Outgoing]:
         case "status":
             detail_type = "WalletStatusChanged" if posted else "WalletStatusRejected"
             detail |= {"requestId": entry.reference, "status": entry.wallet_status}
+        case "refund":
+            detail_type = "RefundCompleted" if posted else "RefundRejected"
+            del detail["source"]
+            detail |= {
+                "agentId": entry.actor,
+                "idempotencyKey": entry.reference,
+                "refundId": entry.refund_id,
+                "amount": entry.amount_minor or None,
+                "remaining": entry.remaining_minor,
+            }
         case _:
             assert_never(entry.kind)
     content = event(detail_type, (entry.phone, entry.entry_id), detail)
@@ -94,6 +107,46 @@ def _tx_message(row: OfflineTransaction) -> Outgoing:
         raise ValueError("the row's fingerprint is not that of its content")
     dedup_id = debit_dedup_id(row.agent_id, row.idempotency_key, row.attempt)
     return Outgoing(Destination.TX_QUEUE, movement_message(debit, dedup_id))
+
+
+def _refund_event(row: OfflineTransaction) -> Outgoing:
+    """The agent's request, put on the bus like anybody else's."""
+    asked = row.refund_request
+    if asked is None:
+        raise ValueError("a row that waits for a refund says not which")
+    content = event(
+        "RefundRequested",
+        (row.agent_id, row.idempotency_key, asked.refund_id, row.attempt),
+        {
+            "agentId": row.agent_id,
+            "idempotencyKey": row.idempotency_key,
+            "phone": row.phone,
+            "refundId": asked.refund_id,
+            "amount": asked.amount_minor,
+            "currency": row.currency,
+            "reason": asked.note,
+        },
+    )
+    return Outgoing(Destination.EVENT_BUS, content)
+
+
+def _refund_by_cancellation(row: OfflineTransaction) -> Outgoing:
+    """No entry tells of it: no money moved."""
+    content = event(
+        "RefundCompleted",
+        (row.agent_id, row.idempotency_key, row.cancelled_by or ""),
+        {
+            "agentId": row.agent_id,
+            "idempotencyKey": row.idempotency_key,
+            "phone": row.phone,
+            "refundId": row.cancelled_by,
+            "amount": row.amount_minor,
+            "currency": row.currency,
+            "cancelled": True,
+            "occurredAt": row.updated_at_ms,
+        },
+    )
+    return Outgoing(Destination.EVENT_BUS, content)
 
 
 def _told(row: OfflineTransaction) -> list[Outgoing]:
@@ -119,6 +172,8 @@ def _told(row: OfflineTransaction) -> list[Outgoing]:
         },
     )
     told = [Outgoing(Destination.EVENT_BUS, content)]
+    if row.status is Status.CANCELLED:
+        told.append(_refund_by_cancellation(row))
     if row.status is Status.FAILED:
         dedup_id = digest("failed", *identity)
         letter = OutgoingMessage(content.detail, group=row.phone, dedup_id=dedup_id)

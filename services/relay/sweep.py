@@ -11,6 +11,9 @@ SHARD_ROWS_MAX = 1_000
 """Rows read of each shard in one run: bounds the run's reads, and the count of open rows."""
 
 
+_SWEPT = frozenset({Status.QUEUED, Status.REFUND_REQUESTED})
+
+
 @dataclass(frozen=True, slots=True)
 class Swept:
     """What one run saw and did. `open_rows` is a floor once a shard holds more than it reads."""
@@ -45,7 +48,7 @@ def sweep(table: OpenTransactions, backlog: Backlog, clock: Clock, limits: Limit
     backlogged = backlog.depth() > limits.backlog_max
     rows = _open_rows(table)
     due = sorted(
-        (row for row in rows if row.status is Status.QUEUED and row.next_sweep_at_ms <= started_ms),
+        (row for row in rows if row.status in _SWEPT and row.next_sweep_at_ms <= started_ms),
         key=lambda row: row.next_sweep_at_ms,
     )
     tried = expired = sent_again = 0
@@ -55,12 +58,12 @@ def sweep(table: OpenTransactions, backlog: Backlog, clock: Clock, limits: Limit
             break
         # A row that is being settled this moment conflicts, and takes nobody else along.
         with suppress(Unavailable):
-            if row.expires_at_s * 1000 <= now_ms:
+            if row.status is Status.QUEUED and row.expires_at_s * 1000 <= now_ms:
                 tried += 1
                 expired += table.expire(row, now_ms)
             elif not backlogged:
                 tried += 1
-                at_ms = next_sweep_ms(row.attempt + 1, now_ms, row.expires_at_s)
+                at_ms = next_sweep_ms(row.attempt + 1, now_ms, _expires_at_s(row))
                 sent_again += table.send_again(row, at_ms, now_ms)
     return Swept(
         open_rows=len(rows),
@@ -69,6 +72,11 @@ def sweep(table: OpenTransactions, backlog: Backlog, clock: Clock, limits: Limit
         expired=expired,
         backlogged=backlogged,
     )
+
+
+def _expires_at_s(row: OpenRow) -> int | None:
+    """A debit that its agent wants back waits for its answer as long as it takes."""
+    return row.expires_at_s if row.status is Status.QUEUED else None
 
 
 def _open_rows(table: OpenTransactions) -> list[OpenRow]:

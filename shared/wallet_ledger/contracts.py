@@ -33,9 +33,11 @@ from wallet_ledger.domain.ids import (
     is_id,
     is_phone,
 )
+from wallet_ledger.domain.refunds import FULL, NOTE_CHARACTERS_MAX, Refund, is_note
 from wallet_ledger.domain.transactions import AMOUNT_MINOR_MAX, Request
 from wallet_ledger.domain.wallets import Credit, Movement, StatusChange, WalletStatus
 from wallet_ledger.errors import InvalidMessage
+from wallet_ledger.messages import EVENT_SOURCE
 
 BATCH_MAX = 50
 """Transactions in one batch: what one invocation stores well within the gateway's 29 s."""
@@ -114,6 +116,15 @@ def _currency(code: str) -> str:
     return code
 
 
+def _note(text: str) -> str:
+    if not is_note(text):
+        raise PydanticCustomError(
+            "bad_text",
+            f"1 to {NOTE_CHARACTERS_MAX} printable characters",
+        )
+    return text
+
+
 def _captured_at(text: str) -> str:
     try:
         if not _RFC_3339.fullmatch(text):
@@ -129,6 +140,7 @@ def _captured_at(text: str) -> str:
 type _Id = Annotated[str, StringConstraints(pattern=f"^{ID_PATTERN}$", max_length=64)]
 type _Phone = Annotated[str, AfterValidator(_phone)]
 type _Amount = Annotated[int, Field(ge=1, le=AMOUNT_MINOR_MAX)]
+type _Note = Annotated[str, AfterValidator(_note)]
 type _Currency = Annotated[str, AfterValidator(_currency)]
 type _CapturedAt = Annotated[str, AfterValidator(_captured_at)]
 
@@ -172,6 +184,39 @@ class _StatusRequest(_BusRequest):
     status: Literal["active", "frozen"]
 
 
+class _RefundWanted(_Body):
+    refund_id: _Id = FULL
+    amount: _Amount | None = None
+    reason: _Note
+
+
+class _RefundRequest(_Body):
+    agent_id: _Id
+    idempotency_key: _Id
+    phone: _Phone
+    refund_id: _Id = FULL
+    amount: _Amount | None = None
+    currency: _Currency | None = None
+    reason: _Note
+    schema_version: Literal[1] | None = None
+    event_id: _Id | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RefundWanted:
+    """What an agent's app says of a refund; the transaction is named by the path."""
+
+    refund_id: str
+    amount_minor: int | None
+    note: str
+
+
+def read_refund_wanted(document: Any, defaults: Defaults) -> RefundWanted:
+    """The body of a request for a refund. Raises `InvalidRequest`."""
+    body = _validate(_RefundWanted, document, defaults.region)
+    return RefundWanted(body.refund_id, body.amount, body.reason)
+
+
 def read_transaction(document: Any, defaults: Defaults) -> Request:
     """One request for a debit. Raises `InvalidRequest`."""
     body = _validate(_Transaction, document, defaults.region)
@@ -200,7 +245,7 @@ def read_batch(document: Any) -> list[Any]:
     return batch
 
 
-def read_bus_request(body: str, defaults: Defaults) -> tuple[str, Movement]:
+def read_bus_request(body: str, defaults: Defaults) -> tuple[str, Movement | Refund]:
     """An EventBridge event as the Inbox queue holds it → its event id, and what it asks for.
 
     Raises `InvalidMessage` for everything else.
@@ -229,8 +274,27 @@ def read_bus_request(body: str, defaults: Defaults) -> tuple[str, Movement]:
                 status=WalletStatus(change.status),
                 currency=defaults.currency,
             )
+        case "RefundRequested":
+            refund = _validate(_RefundRequest, detail, defaults.region)
+            return event_id, Refund(
+                agent_id=AgentId(refund.agent_id),
+                idempotency_key=IdempotencyKey(refund.idempotency_key),
+                phone=Phone(refund.phone),
+                refund_id=refund.refund_id,
+                amount_minor=refund.amount,
+                currency=Currency(refund.currency) if refund.currency else None,
+                note=refund.reason,
+                requested_by=_requester(envelope.get("source"), refund.agent_id),
+            )
         case _:
             raise InvalidMessage("detail-type: not a request that is known here")
+
+
+def _requester(source: Any, agent_id: str) -> str:
+    """Who asks: an agent, whose request the relay puts on the bus, or another source."""
+    if source == EVENT_SOURCE:
+        return f"agent:{agent_id}"
+    return source if isinstance(source, str) and is_id(source) else "bus"
 
 
 def read_phone(text: str, region: str) -> Phone:

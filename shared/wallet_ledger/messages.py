@@ -19,6 +19,7 @@ from wallet_ledger.domain.ids import (
     is_id,
     is_phone,
 )
+from wallet_ledger.domain.refunds import NOTE_CHARACTERS_MAX, Refund
 from wallet_ledger.domain.transactions import AMOUNT_MINOR_MAX
 from wallet_ledger.domain.wallets import Credit, Debit, Movement, StatusChange, WalletStatus
 from wallet_ledger.errors import InvalidMessage
@@ -26,6 +27,7 @@ from wallet_ledger.ports import OutgoingEvent, OutgoingMessage
 
 MESSAGE_VERSION = 1
 EVENT_SCHEMA_VERSION = 1
+EVENT_SOURCE = "wakala"
 
 _DEBIT_MEMBERS = {
     "v",
@@ -40,6 +42,15 @@ _DEBIT_MEMBERS = {
     "createdAt",
 }
 _CREDIT_MEMBERS = {"v", "kind", "source", "id", "phone", "amountMinor", "currency"}
+_REFUND_MEMBERS = {
+    "v",
+    "agentId",
+    "idempotencyKey",
+    "phone",
+    "refundId",
+    "reason",
+    "requestedBy",
+}
 _STATUS_MEMBERS = {"v", "kind", "source", "id", "phone", "status", "currency"}
 
 
@@ -79,6 +90,41 @@ def movement_message(movement: Movement, dedup_id: str) -> OutgoingMessage:
     return OutgoingMessage(json.dumps(body), group=movement.phone, dedup_id=dedup_id)
 
 
+def refund_message(refund: Refund, dedup_id: str) -> OutgoingMessage:
+    """The RefundQueue message of a refund, in the group of its phone."""
+    body: dict[str, Any] = {
+        "v": MESSAGE_VERSION,
+        "agentId": refund.agent_id,
+        "idempotencyKey": refund.idempotency_key,
+        "phone": refund.phone,
+        "refundId": refund.refund_id,
+        "reason": refund.note,
+        "requestedBy": refund.requested_by,
+    }
+    if refund.amount_minor is not None:
+        body["amountMinor"] = refund.amount_minor
+    if refund.currency is not None:
+        body["currency"] = refund.currency
+    return OutgoingMessage(json.dumps(body), group=refund.phone, dedup_id=dedup_id)
+
+
+def read_refund(body: str) -> Refund:
+    """The refund of a RefundQueue message. Raises `InvalidMessage` for anything else."""
+    message = _read_message(body)
+    _require_members(message, _REFUND_MEMBERS, optional={"amountMinor", "currency"})
+    amount = "amountMinor" in message
+    return Refund(
+        agent_id=AgentId(_id(message, "agentId")),
+        idempotency_key=IdempotencyKey(_id(message, "idempotencyKey")),
+        phone=_phone(message),
+        refund_id=_id(message, "refundId"),
+        amount_minor=_integer(message, "amountMinor", AMOUNT_MINOR_MAX) if amount else None,
+        currency=_currency(message) if "currency" in message else None,
+        note=_note(message),
+        requested_by=_text(message, "requestedBy"),
+    )
+
+
 def debit_dedup_id(agent_id: AgentId, key: IdempotencyKey, attempt: int) -> str:
     """A repetition of one attempt is dropped by the queue; every new attempt passes."""
     return digest("tx", agent_id, key, attempt)
@@ -86,12 +132,7 @@ def debit_dedup_id(agent_id: AgentId, key: IdempotencyKey, attempt: int) -> str:
 
 def read_movement(body: str) -> Movement:
     """The movement of a TxQueue message. Raises `InvalidMessage` for anything else."""
-    message = strict_json.read(body)
-    if not isinstance(message, dict):
-        raise InvalidMessage("the message is not an object")
-    version = message.get("v")
-    if type(version) is not int or version != MESSAGE_VERSION:
-        raise InvalidMessage("v: unknown message version")
+    message = _read_message(body)
     match message.get("kind"):
         case "debit":
             return _read_debit(message)
@@ -130,6 +171,16 @@ def event(
             }
         ),
     )
+
+
+def _read_message(body: str) -> dict[str, Any]:
+    message = strict_json.read(body)
+    if not isinstance(message, dict):
+        raise InvalidMessage("the message is not an object")
+    version = message.get("v")
+    if type(version) is not int or version != MESSAGE_VERSION:
+        raise InvalidMessage("v: unknown message version")
+    return message
 
 
 def _read_debit(message: dict[str, Any]) -> Debit:
@@ -189,6 +240,17 @@ def _text(message: dict[str, Any], name: str) -> str:
     value = message[name]
     if not isinstance(value, str) or len(value) > 64 or not value.isascii():
         raise InvalidMessage(f"{name}: not a short ASCII string")
+    return value
+
+
+def _note(message: dict[str, Any]) -> str:
+    value = message["reason"]
+    if (
+        not isinstance(value, str)
+        or not 1 <= len(value) <= NOTE_CHARACTERS_MAX
+        or not value.isprintable()
+    ):
+        raise InvalidMessage(f"reason: not a text of 1 to {NOTE_CHARACTERS_MAX} characters")
     return value
 
 

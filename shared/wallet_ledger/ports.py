@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from wallet_ledger.domain.ids import AgentId, IdempotencyKey, Phone
-from wallet_ledger.domain.postings import Posting, PostingResult
+from wallet_ledger.domain.postings import (
+    Committed,
+    Contended,
+    Entry,
+    Moved,
+    Posting,
+    PostingResult,
+    Refused,
+)
+from wallet_ledger.domain.refunds import Answered, Cancel, Post, Refund, Reject, Seen
 from wallet_ledger.domain.transactions import OfflineTransaction, Status
 from wallet_ledger.domain.wallets import Wallet
 
@@ -22,6 +31,9 @@ class AcceptedTransactions(Protocol):
 
     def find(self, agent_id: AgentId, key: IdempotencyKey) -> OfflineTransaction | None:
         """The row as of now (a consistent read), None for an unknown key."""
+
+    def move(self, before: OfflineTransaction, after: OfflineTransaction) -> bool:
+        """Move the row if it is still as `before`; whether it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +74,30 @@ class Ledger(Protocol):
         `Contended` also stands for an answer that was lost: the write may have happened, and
         a second try then meets its own entries.
         """
+
+
+class RefundBooks(Protocol):
+    """All that a refund is decided on, and the one write that follows from it."""
+
+    def see(self, asked: Refund) -> Seen:
+        """Everything that counts, as of one moment."""
+
+    def write(
+        self, asked: Refund, seen: Seen, decided: Answered | Cancel | Post | Reject, at_ms: int
+    ) -> Committed | Contended | Moved | Refused:
+        """Write what follows from the decision if all is still as seen, or write nothing.
+
+        `Contended` also stands for an answer that was lost, as for `Ledger.post`.
+        """
+
+
+class LedgerEntries(Protocol):
+    """What the ledger has decided, for ingest to look up and no more."""
+
+    def find(
+        self, phone: Phone, agent_id: AgentId, key: IdempotencyKey, refund_id: str
+    ) -> tuple[Entry | None, Entry | None]:
+        """The entries of a debit and of one of its refund ids as of now, None for none."""
 
 
 @dataclass(frozen=True, slots=True)

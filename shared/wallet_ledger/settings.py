@@ -38,6 +38,7 @@ class IngestSettings:
     """The HTTP edge: where rows go, and what an agent may leave out."""
 
     offline_tx_table: str
+    wallet_ledger_table: str
     currency: str
     default_region: str
     open_days: int
@@ -48,6 +49,7 @@ class IngestBusSettings:
     """The bus edge: where requests from the bus go."""
 
     tx_queue_url: str
+    refund_queue_url: str
     delivery_failures_url: str
     currency: str
     default_region: str
@@ -82,6 +84,18 @@ class ReconcileSettings:
     offline_tx_table: str
     wallet_ledger_table: str
     tx_queue_url: str
+    delivery_failures_url: str
+    retention_days: int
+    latency_budget_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RefundSettings:
+    """Refund: its tables and queues, and how long a phone's refunds may be retried."""
+
+    offline_tx_table: str
+    wallet_ledger_table: str
+    refund_queue_url: str
     delivery_failures_url: str
     retention_days: int
     latency_budget_ms: int

@@ -91,8 +91,9 @@ def is_transient(error: Exception) -> bool:
     """Whether the same call may succeed a moment later, or may even have succeeded already."""
     if isinstance(error, ClientError):
         metadata = error.response.get("ResponseMetadata", {})
-        status = metadata.get("HTTPStatusCode", 0)
-        return error.response["Error"].get("Code") in TRANSIENT_CODES or status >= 500
+        if metadata.get("HTTPStatusCode", 0) >= 500:
+            return True
+        return not TRANSIENT_CODES.isdisjoint({error_code(error), *cancellation_codes(error)})
     return isinstance(error, AwsConnectionError | HTTPClientError)
 
 
@@ -101,6 +102,13 @@ def error_code(error: Exception) -> str:
     if isinstance(error, ClientError):
         return str(error.response["Error"].get("Code", "Unknown"))
     return type(error).__name__
+
+
+def cancellation_codes(error: Exception) -> tuple[str, ...]:
+    """Why a transaction was cancelled, a code for each of its items; empty for other errors."""
+    response: Any = error.response if isinstance(error, ClientError) else {}
+    reasons = response.get("CancellationReasons", ())
+    return tuple(str(reason.get("Code", "None")) for reason in reasons)
 
 
 @contextmanager

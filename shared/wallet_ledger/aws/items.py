@@ -4,7 +4,7 @@ Items are in DynamoDB's own notation (`{"S": …}`, `{"N": …}`): reading and w
 costs less at a cold start than boto3's resource layer, and a number never becomes a Decimal.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, assert_never
 
 from wallet_ledger.domain.ids import (
@@ -16,7 +16,14 @@ from wallet_ledger.domain.ids import (
     Phone,
 )
 from wallet_ledger.domain.postings import Entry, EntryKind, NewEntry
-from wallet_ledger.domain.transactions import OfflineTransaction, Reason, Status, open_shard
+from wallet_ledger.domain.refunds import Post, Refund, Reject
+from wallet_ledger.domain.transactions import (
+    OfflineTransaction,
+    PendingRefund,
+    Reason,
+    Status,
+    open_shard,
+)
 from wallet_ledger.domain.wallets import (
     Credit,
     Debit,
@@ -39,6 +46,7 @@ _BUSINESS_ID: dict[EntryKind, tuple[str, str]] = {
     "debit": ("agentId", "idempotencyKey"),
     "credit": ("source", "creditId"),
     "status": ("source", "requestId"),
+    "refund": ("agentId", "idempotencyKey"),
 }
 
 
@@ -76,6 +84,10 @@ def offline_tx_item(row: OfflineTransaction) -> Item:
         item["queuedAt"] = _n(row.queued_at_ms)
     if row.refunded_minor is not None:
         item["refundedMinor"] = _n(row.refunded_minor)
+    if row.refund_request is not None:
+        item["refundRequest"] = _pending_refund(row.refund_request)
+    if row.cancelled_by is not None:
+        item["cancelledBy"] = _s(row.cancelled_by)
     if row.next_sweep_at_ms is not None:
         shard = open_shard(row.agent_id, row.idempotency_key)
         item["openShard"] = _s(open_shard_key(shard))
@@ -102,7 +114,61 @@ def read_offline_tx(item: Mapping[str, Any]) -> OfflineTransaction:
         queued_at_ms=_maybe_n(item, "queuedAt"),
         next_sweep_at_ms=_maybe_n(item, "nextSweepAt"),
         refunded_minor=_maybe_n(item, "refundedMinor"),
+        refund_request=_read_pending_refund(item),
+        cancelled_by=_maybe_s(item, "cancelledBy"),
     )
+
+
+def row_move(
+    before: OfflineTransaction, after: OfflineTransaction, purge_at_s: int | None = None
+) -> Item:
+    """An update of a row from one state to another, under the condition that it is as before.
+
+    The members of an UpdateItem or of a transaction's Update, without the table. All that a refund
+    is decided on is in the condition. A row that waits for a refund must not be purged meanwhile,
+    so without `purge_at_s` (epoch seconds) the row loses the one it may have.
+    """
+    was, becomes = offline_tx_item(before), offline_tx_item(after)
+    was["purgeAt"] = _n(0)  # whatever it was
+    if purge_at_s is not None:
+        becomes["purgeAt"] = _n(purge_at_s)
+    changed = {name: value for name, value in becomes.items() if was.get(name) != value}
+    gone = [name for name in was if name not in becomes]
+    seen = ("status", "fingerprint", "attempt", "refundedMinor", "refundRequest")
+    update = "SET " + ", ".join(f"#{name} = :{name}" for name in changed)
+    if gone:
+        update += " REMOVE " + ", ".join(f"#{name}" for name in gone)
+    return {
+        "Key": offline_tx_key(before.agent_id, before.idempotency_key),
+        "UpdateExpression": update,
+        **_as_seen(was, seen, [*changed, *gone]),
+    } | {
+        "ExpressionAttributeValues": {f":{name}": value for name, value in changed.items()}
+        | {f":seen_{name}": was[name] for name in seen if name in was}
+    }
+
+
+def row_check(row: OfflineTransaction) -> Item:
+    """The members of a transaction's ConditionCheck that a row is still as it was seen."""
+    item = offline_tx_item(row)
+    seen = ("status", "fingerprint", "refundedMinor", "refundRequest")
+    return {
+        "Key": offline_tx_key(row.agent_id, row.idempotency_key),
+        **_as_seen(item, seen, []),
+        "ExpressionAttributeValues": {f":seen_{name}": item[name] for name in seen if name in item},
+    }
+
+
+def _as_seen(item: Item, seen: Sequence[str], also_named: Sequence[str]) -> Item:
+    conditions = [
+        f"#{name} = :seen_{name}" if name in item else f"attribute_not_exists(#{name})"
+        for name in seen
+    ]
+    names = {*seen, *also_named}
+    return {
+        "ConditionExpression": " AND ".join(conditions),
+        "ExpressionAttributeNames": {f"#{name}": name for name in sorted(names)},
+    }
 
 
 def read_open_row(item: Mapping[str, Any]) -> OpenRow:
@@ -154,7 +220,7 @@ def new_entry_id(new: NewEntry) -> EntryId:
 def entry_kind(tx_id: str) -> EntryKind | None:
     """The kind of entry that a sort key names, None where it names something else."""
     match tx_id.split("#", 1)[0]:
-        case "debit" | "credit" | "status" as kind:
+        case "debit" | "credit" | "status" | "refund" as kind:
             return kind
         case _:
             return None
@@ -220,6 +286,8 @@ def read_entry(item: Mapping[str, Any]) -> Entry:
         contra=_maybe_s(item, "contra"),
         wallet_status=WalletStatus(item["status"]["S"]) if kind == "status" else None,
         created_at_ms=int(item["createdAt"]["N"]),
+        refund_id=_maybe_s(item, "refundId"),
+        remaining_minor=_maybe_n(item, "remainingMinor"),
     )
 
 
@@ -231,6 +299,77 @@ def read_wallet(item: Mapping[str, Any]) -> Wallet:
         currency=Currency(item["currency"]["S"]),
         version=int(item["version"]["N"]),
         status=WalletStatus(item["status"]["S"]),
+    )
+
+
+def refund_entry_id(refund: Refund) -> EntryId:
+    """Where a refund's entry goes: one outcome for each refund id of a debit."""
+    return refund_id_entry(refund.agent_id, refund.idempotency_key, refund.refund_id)
+
+
+def refund_id_entry(agent_id: AgentId, key: IdempotencyKey, refund_id: str) -> EntryId:
+    """Where the outcome of one refund id of one debit is."""
+    return EntryId(f"refund#{agent_id}#{key}#{refund_id}")
+
+
+def reused_refund_entry_id(refund: Refund) -> EntryId:
+    """Where the refusal of a reused refund id goes; see `new_entry_id`."""
+    return EntryId(f"{refund_entry_id(refund)}#{refund.fingerprint[:16]}")
+
+
+def refund_total_id(agent_id: AgentId, key: IdempotencyKey) -> EntryId:
+    """The sort key of the running total refunded of one debit."""
+    return EntryId(f"refunds#{agent_id}#{key}")
+
+
+def read_refund_total(item: Mapping[str, Any]) -> int:
+    """The running total of an item, in minor units."""
+    return int(item["refundedMinor"]["N"])
+
+
+def debit_entry_id(agent_id: AgentId, key: IdempotencyKey) -> EntryId:
+    """Where the entry of an original is."""
+    return EntryId(f"debit#{agent_id}#{key}")
+
+
+def refund_item(refund: Refund, decided: Post | Reject, currency: Currency, at_ms: int) -> Item:
+    """The entry of a refund, posted or rejected."""
+    reused = isinstance(decided, Reject) and decided.reason is Reason.KEY_REUSED
+    entry_id = reused_refund_entry_id(refund) if reused else refund_entry_id(refund)
+    item = ledger_key(refund.phone, entry_id) | {
+        "agentId": _s(refund.agent_id),
+        "idempotencyKey": _s(refund.idempotency_key),
+        "refundId": _s(refund.refund_id),
+        "fingerprint": _s(refund.fingerprint),
+        "currency": _s(currency),
+        "contra": _s(f"agent:{refund.agent_id}"),
+        "note": _s(refund.note),
+        "requestedBy": _s(refund.requested_by),
+        "createdAt": _n(at_ms),
+    }
+    if isinstance(decided, Post):
+        outcome = Posted(decided.wallet_after.version, decided.wallet_after.balance_minor)
+        return item | {"amountMinor": _n(decided.amount_minor)} | _outcome_attributes(outcome)
+    if refund.amount_minor is not None:
+        item["amountMinor"] = _n(refund.amount_minor)
+    if decided.remaining_minor is not None:
+        item["remainingMinor"] = _n(decided.remaining_minor)
+    return item | _outcome_attributes(Rejected(decided.reason))
+
+
+def _pending_refund(pending: PendingRefund) -> Item:
+    members = {"refundId": _s(pending.refund_id), "note": _s(pending.note)}
+    if pending.amount_minor is not None:
+        members["amountMinor"] = _n(pending.amount_minor)
+    return {"M": members}
+
+
+def _read_pending_refund(item: Mapping[str, Any]) -> PendingRefund | None:
+    if "refundRequest" not in item:
+        return None
+    members = item["refundRequest"]["M"]
+    return PendingRefund(
+        members["refundId"]["S"], _maybe_n(members, "amountMinor"), members["note"]["S"]
     )
 
 

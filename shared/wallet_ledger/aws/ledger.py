@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from wallet_ledger.aws import items
+from wallet_ledger.aws.balance import balance_write
 from wallet_ledger.aws.clients import TRANSIENT_CODES, error_code, is_transient, passing_errors
 from wallet_ledger.domain.ids import Phone
 from wallet_ledger.domain.postings import (
@@ -133,56 +134,13 @@ class DynamoLedger:
         }
 
     def _balance(self, posting: Posting) -> dict[str, Any]:
-        """The balance row: moved where something is posted, else only held to what was seen.
-
-        A refusal is final, so it too stands on the balance as it is at the write.
-        """
-        condition, values = _still_as_seen(posting)
-        row: dict[str, Any] = {
-            "TableName": self._ledger_table,
-            "Key": items.ledger_key(posting.phone, items.BALANCE),
-            "ConditionExpression": condition,
-            "ExpressionAttributeNames": {"#version": "version"},
-        }
-        if posting.seen is None and posting.after is None:
-            return {"ConditionCheck": row}
-        row["ExpressionAttributeNames"]["#status"] = "status"
-        row["ExpressionAttributeValues"] = values
-        if posting.after is None or posting.after == posting.seen:
-            return {"ConditionCheck": row}
-        before_minor = posting.seen.balance_minor if posting.seen else 0
-        values |= {
-            ":change": {"N": str(posting.after.balance_minor - before_minor)},
-            ":version": {"N": str(posting.after.version)},
-            ":status": {"S": posting.after.status},
-            ":currency": {"S": posting.after.currency},
-        }
-        opening = "currency = :currency, balanceMinor = :change"
-        balance = "balanceMinor = balanceMinor + :change" if posting.seen else opening
-        update = f"SET {balance}, #version = :version, #status = :status"
-        return {"Update": row | {"UpdateExpression": update}}
-
-
-def _still_as_seen(posting: Posting) -> tuple[str, dict[str, Any]]:
-    """The condition on the balance row, and its values.
-
-    The version alone says that nothing moved since. The funds are a condition of their own all
-    the same: whatever else may be wrong, this write cannot take a balance below zero.
-    """
-    if posting.seen is None:
-        return "attribute_not_exists(#version)", {}
-    conditions = (
-        "#version = :seen",
-        "#status = :seenStatus",
-        "currency = :currency",
-        "balanceMinor >= :needed",
-    )
-    return " AND ".join(conditions), {
-        ":seen": {"N": str(posting.seen.version)},
-        ":seenStatus": {"S": posting.seen.status},
-        ":currency": {"S": posting.seen.currency},
-        ":needed": {"N": str(posting.needed_minor)},
-    }
+        return balance_write(
+            self._ledger_table,
+            posting.phone,
+            seen=posting.seen,
+            after=posting.after,
+            needed_minor=posting.needed_minor,
+        )
 
 
 def _read_failure(error: Exception, writes: Sequence[_Write]) -> PostingResult:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from wallet_ledger.aws.clients import is_transient, passing_errors
+from wallet_ledger.messages import EVENT_SOURCE
 from wallet_ledger.ports import Clock, OutgoingEvent, OutgoingMessage
 
 if TYPE_CHECKING:
     from mypy_boto3_events import EventBridgeClient
     from mypy_boto3_sqs import SQSClient
 
-EVENT_SOURCE = "wakala"
 ENTRIES_MAX = 10
 CALL_BYTES_MAX = 240_000
 """Below the 256 KB that one call may carry, with room for the entries' own members."""

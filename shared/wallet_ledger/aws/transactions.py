@@ -53,6 +53,17 @@ class DynamoAcceptedTransactions:
             )
         return items.read_offline_tx(answer["Item"]) if "Item" in answer else None
 
+    def move(self, before: OfflineTransaction, after: OfflineTransaction) -> bool:
+        """One call: the row moved, if it is still as `before`."""
+        try:
+            with passing_errors():
+                self._client.update_item(TableName=self._table, **items.row_move(before, after))
+        except ClientError as error:
+            if error_code(error) != CONDITION_FAILED:
+                raise
+            return False
+        return True
+
 
 class DynamoOpenTransactions:
     """`ports.OpenTransactions` on the sparse index of open rows."""
@@ -78,7 +89,7 @@ class DynamoOpenTransactions:
         return self._move(
             row,
             update="SET attempt = :next, nextSweepAt = :at, queuedAt = :now",
-            condition="#status = :queued AND attempt = :seen",
+            condition="#status = :status AND attempt = :seen",
             values={
                 ":next": {"N": str(row.attempt + 1)},
                 ":seen": {"N": str(row.attempt)},
@@ -96,7 +107,7 @@ class DynamoOpenTransactions:
         return self._move(
             row,
             update="SET #status = :expired, updatedAt = :now REMOVE openShard, nextSweepAt",
-            condition="#status = :queued",
+            condition="#status = :status",
             values={":expired": {"S": Status.EXPIRED}, ":now": {"N": str(now_ms)}},
         )
 
@@ -109,7 +120,7 @@ class DynamoOpenTransactions:
                     UpdateExpression=update,
                     ConditionExpression=condition,
                     ExpressionAttributeNames={"#status": "status"},
-                    ExpressionAttributeValues=values | {":queued": {"S": Status.QUEUED}},
+                    ExpressionAttributeValues=values | {":status": {"S": row.status}},
                 )
         except ClientError as error:
             if error_code(error) != CONDITION_FAILED:

@@ -14,7 +14,7 @@ from wallet_ledger.domain.wallets import (
     WalletStatus,
 )
 
-type EntryKind = Literal["debit", "credit", "status"]
+type EntryKind = Literal["debit", "credit", "status", "refund"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,9 @@ class Entry:
     """An entry as the ledger has it, written once and never changed.
 
     `actor` and `reference` are the two halves of its business id: agent and idempotency key of
-    a debit, source and id of a credit or status change. `contra` is the account on the other
-    side of the money; `wallet_status` is what a status change asked for.
+    a debit or refund, source and id of a credit or status change. `contra` is the account on the
+    other side of the money; `wallet_status` is what a status change asked for; a refund has a
+    `refund_id` of its own, and where it asked for too much, what remained.
     """
 
     phone: Phone
@@ -38,6 +39,8 @@ class Entry:
     contra: str | None
     wallet_status: WalletStatus | None
     created_at_ms: int
+    refund_id: str | None = None
+    remaining_minor: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,11 @@ class Conflicted:
     recorded: Mapping[MovementId, Entry]
     moved: frozenset[MovementId]
     balance_moved: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Nothing is written: something is no longer as it was seen. Look again, decide again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,10 @@ class Reason(StrEnum):
     BALANCE_LIMIT = "BALANCE_LIMIT"
     KEY_REUSED = "KEY_REUSED"
     DISCARDED = "DISCARDED"
+    ORIGINAL_NOT_FOUND = "ORIGINAL_NOT_FOUND"
+    NOTHING_TO_REFUND = "NOTHING_TO_REFUND"
+    EXCEEDS_ORIGINAL = "EXCEEDS_ORIGINAL"
+    MISMATCH = "MISMATCH"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,15 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class PendingRefund:
+    """A refund that the agent has asked for and not been answered yet; None: all that remains."""
+
+    refund_id: str
+    amount_minor: int | None
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
 class OfflineTransaction:
     """A row of OfflineTx. Times end in their unit: `_ms` and `_s` since the epoch."""
 
@@ -96,6 +109,8 @@ class OfflineTransaction:
     queued_at_ms: int | None = None
     next_sweep_at_ms: int | None = None
     refunded_minor: int | None = None
+    refund_request: PendingRefund | None = None
+    cancelled_by: str | None = None
 
 
 def debit_fingerprint(
@@ -130,10 +145,10 @@ def accept(request: Request, now_ms: int, open_days: int) -> OfflineTransaction:
     )
 
 
-def next_sweep_ms(attempt: int, now_ms: int, expires_at_s: int) -> int:
+def next_sweep_ms(attempt: int, now_ms: int, expires_at_s: int | None) -> int:
     """When the sweep looks at a row again after its `attempt`-th sending, never after expiry."""
-    wait_ms = SWEEP_AFTER_MS[min(attempt, len(SWEEP_AFTER_MS)) - 1]
-    return min(now_ms + wait_ms, expires_at_s * 1000)
+    at_ms = now_ms + SWEEP_AFTER_MS[min(attempt, len(SWEEP_AFTER_MS)) - 1]
+    return at_ms if expires_at_s is None else min(at_ms, expires_at_s * 1000)
 
 
 def open_shard(agent_id: AgentId, idempotency_key: IdempotencyKey) -> int:

@@ -1,0 +1,1 @@
+"""Refund: gives debits back, each request once, never more than was taken."""

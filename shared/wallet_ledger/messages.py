@@ -19,7 +19,7 @@ from wallet_ledger.domain.ids import (
     is_id,
     is_phone,
 )
-from wallet_ledger.domain.refunds import NOTE_CHARACTERS_MAX, Refund
+from wallet_ledger.domain.refunds import NOTE_CHARACTERS_MAX, Refund, is_note
 from wallet_ledger.domain.transactions import AMOUNT_MINOR_MAX
 from wallet_ledger.domain.wallets import Credit, Debit, Movement, StatusChange, WalletStatus
 from wallet_ledger.errors import InvalidMessage
@@ -121,7 +121,7 @@ def read_refund(body: str) -> Refund:
         amount_minor=_integer(message, "amountMinor", AMOUNT_MINOR_MAX) if amount else None,
         currency=_currency(message) if "currency" in message else None,
         note=_note(message),
-        requested_by=_text(message, "requestedBy"),
+        requested_by=_text(message, "requestedBy", longest=70),  # `agent:` and an id
     )
 
 
@@ -236,22 +236,18 @@ def _require_members(
         raise InvalidMessage("the message has an unknown member")
 
 
-def _text(message: dict[str, Any], name: str) -> str:
+def _text(message: dict[str, Any], name: str, longest: int = 64) -> str:
     value = message[name]
-    if not isinstance(value, str) or len(value) > 64 or not value.isascii():
+    if not isinstance(value, str) or len(value) > longest or not value.isascii():
         raise InvalidMessage(f"{name}: not a short ASCII string")
     return value
 
 
 def _note(message: dict[str, Any]) -> str:
     value = message["reason"]
-    if (
-        not isinstance(value, str)
-        or not 1 <= len(value) <= NOTE_CHARACTERS_MAX
-        or not value.isprintable()
-    ):
-        raise InvalidMessage(f"reason: not a text of 1 to {NOTE_CHARACTERS_MAX} characters")
-    return value
+    if isinstance(value, str) and is_note(value):
+        return value
+    raise InvalidMessage(f"reason: not 1 to {NOTE_CHARACTERS_MAX} printable characters")
 
 
 def _id(message: dict[str, Any], name: str) -> str:

@@ -21,7 +21,7 @@ ANSWER_MS = 3_000
 # One attempt of each call: `give_back` has its own patience, as `settle` has.
 _settings = settings.read(settings.RefundSettings, os.environ)
 _clock = SystemClock()
-_sqs = clients.sqs()
+_sqs = clients.sqs(attempts=1)
 _books = DynamoRefundBooks(
     clients.dynamodb(on_consumed=telemetry.count, attempts=1),
     ledger_table=_settings.wallet_ledger_table,

@@ -17,7 +17,7 @@ from wallet_ledger.ports import Queue
 from wallet_ledger.telemetry import in_current_trace, log_failure, logger
 
 type Record = Mapping[str, Any]
-type GiveBack = Callable[[Sequence[str], int], None]
+type GiveBack = Callable[[Sequence[tuple[str, int]]], None]
 
 GIVE_BACK_S = (2, 4, 8, 16, 32, 64, 128, 256)
 """How long a group rests after its 1st, 2nd, … receive, so that a bad minute does not use up the
@@ -43,19 +43,23 @@ class Consumer[Item, Result]:
     def handle_batch(self, records: Sequence[Record]) -> dict[str, list[dict[str, str]]]:
         """The answer to Lambda: the message ids that must come again."""
         items, unread = self._read(records)
-        failed = self._hand_over(unread)
+        again: list[Record] = []
+        rests: list[tuple[str, int]] = []
         lanes: dict[Phone, list[tuple[Record, Item]]] = defaultdict(list)
         for record, item in items:
             lanes[self.phone_of(item)].append((record, item))
         for lane, results in zip(lanes.values(), self._in_parallel(lanes), strict=True):
-            again = []
+            left = []
             for (record, item), result in zip(lane, results, strict=True):
                 self.report(item, result)
                 if isinstance(result, Unfinished | Violation):
-                    again.append(record)
-            self._rest(again)
-            failed += again
-        return {"batchItemFailures": [{"itemIdentifier": record["messageId"]} for record in failed]}
+                    left.append(record)
+            rests += _rests(left)
+            again += left
+        self._rest(rests)
+        # Last, since a slow queue of letters must not eat the time in which nine wallets are done.
+        again += self._hand_over(unread)
+        return {"batchItemFailures": [{"itemIdentifier": record["messageId"]} for record in again]}
 
     def _read(
         self, records: Sequence[Record]
@@ -98,16 +102,22 @@ class Consumer[Item, Result]:
             log_failure("one phone's work failed", error)
             return [Violation((type(error).__name__,))] * len(items)
 
-    def _rest(self, records: Sequence[Record]) -> None:
-        if not records:
-            return
-        after_s = GIVE_BACK_S[min(receives(records[0]), len(GIVE_BACK_S)) - 1]
+    def _rest(self, rests: Sequence[tuple[str, int]]) -> None:
         try:
-            self.give_back([record["receiptHandle"] for record in records], after_s)
+            if rests:
+                self.give_back(rests)
         except Unavailable as error:
-            logger.warning("group not given back early", extra={"code": error.code})
+            logger.warning("not given back early", extra={"code": error.code})
         except Exception as error:  # what is done must not come again for want of a shorter rest
-            log_failure("group not given back early", error)
+            log_failure("not given back early", error)
+
+
+def _rests(left: Sequence[Record]) -> list[tuple[str, int]]:
+    """A group rests as one, by its first message: one that is out keeps the whole group waiting."""
+    if not left:
+        return []
+    rest_s = GIVE_BACK_S[min(receives(left[0]), len(GIVE_BACK_S)) - 1]
+    return [(record["receiptHandle"], rest_s) for record in left]
 
 
 def receives(record: Record) -> int:

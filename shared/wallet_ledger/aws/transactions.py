@@ -93,6 +93,7 @@ class DynamoOpenTransactions:
             values={
                 ":next": {"N": str(row.attempt + 1)},
                 ":seen": {"N": str(row.attempt)},
+                ":status": {"S": row.status},
                 ":at": {"N": str(next_sweep_at_ms)},
                 ":now": {"N": str(now_ms)},
             },
@@ -107,8 +108,12 @@ class DynamoOpenTransactions:
         return self._move(
             row,
             update="SET #status = :expired, updatedAt = :now REMOVE openShard, nextSweepAt",
-            condition="#status = :status",
-            values={":expired": {"S": Status.EXPIRED}, ":now": {"N": str(now_ms)}},
+            condition="#status = :queued",
+            values={
+                ":expired": {"S": Status.EXPIRED},
+                ":now": {"N": str(now_ms)},
+                ":queued": {"S": Status.QUEUED},
+            },
         )
 
     def _move(self, row: OpenRow, *, update: str, condition: str, values: dict[str, Any]) -> bool:
@@ -120,7 +125,7 @@ class DynamoOpenTransactions:
                     UpdateExpression=update,
                     ConditionExpression=condition,
                     ExpressionAttributeNames={"#status": "status"},
-                    ExpressionAttributeValues=values | {":status": {"S": row.status}},
+                    ExpressionAttributeValues=values,
                 )
         except ClientError as error:
             if error_code(error) != CONDITION_FAILED:

@@ -4,14 +4,28 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from tests.engine import Aws
-from tests.fakes.memory import FakeAcceptedTransactions, FakeLedger, FakeOpenTransactions, Store
+from tests.fakes.memory import (
+    FakeAcceptedTransactions,
+    FakeLedger,
+    FakeLedgerEntries,
+    FakeOpenTransactions,
+    FakeRefundBooks,
+    Store,
+)
 from wallet_ledger.aws import items
 from wallet_ledger.aws.ledger import DynamoLedger
+from wallet_ledger.aws.refunds import DynamoLedgerEntries, DynamoRefundBooks
 from wallet_ledger.aws.transactions import DynamoAcceptedTransactions, DynamoOpenTransactions
 from wallet_ledger.domain.ids import AgentId, IdempotencyKey, Phone
 from wallet_ledger.domain.postings import Entry
 from wallet_ledger.domain.transactions import OfflineTransaction
-from wallet_ledger.ports import AcceptedTransactions, Ledger, OpenTransactions
+from wallet_ledger.ports import (
+    AcceptedTransactions,
+    Ledger,
+    LedgerEntries,
+    OpenTransactions,
+    RefundBooks,
+)
 
 
 class Place(Protocol):
@@ -24,6 +38,12 @@ class Place(Protocol):
         """The port under test."""
 
     def ledger(self, *, retention_days: int = 0) -> Ledger:
+        """The port under test."""
+
+    def refund_books(self, *, retention_days: int = 0) -> RefundBooks:
+        """The port under test."""
+
+    def ledger_entries(self) -> LedgerEntries:
         """The port under test."""
 
     def put_row(self, row: OfflineTransaction) -> None:
@@ -57,6 +77,12 @@ class InMemory:
     def ledger(self, *, retention_days: int = 0) -> Ledger:
         return FakeLedger(self._store, retention_days=retention_days)
 
+    def refund_books(self, *, retention_days: int = 0) -> RefundBooks:
+        return FakeRefundBooks(self._store, retention_days=retention_days)
+
+    def ledger_entries(self) -> LedgerEntries:
+        return FakeLedgerEntries(self._store)
+
     def put_row(self, row: OfflineTransaction) -> None:
         self._store.rows[row.agent_id, row.idempotency_key] = row
 
@@ -72,7 +98,8 @@ class InMemory:
 
     def everything(self) -> Any:
         store = self._store
-        return (dict(store.rows), dict(store.wallets), dict(store.entries), dict(store.purge_at_s))
+        kept = (store.rows, store.wallets, store.entries, store.refunded, store.purge_at_s)
+        return [dict(each) for each in kept]
 
 
 class OnEngine:
@@ -95,6 +122,17 @@ class OnEngine:
             offline_tx_table=self._tables.offline_tx,
             retention_days=retention_days,
         )
+
+    def refund_books(self, *, retention_days: int = 0) -> RefundBooks:
+        return DynamoRefundBooks(
+            self._client,
+            ledger_table=self._tables.wallet_ledger,
+            offline_tx_table=self._tables.offline_tx,
+            retention_days=retention_days,
+        )
+
+    def ledger_entries(self) -> LedgerEntries:
+        return DynamoLedgerEntries(self._client, ledger_table=self._tables.wallet_ledger)
 
     def put_row(self, row: OfflineTransaction) -> None:
         self._client.put_item(TableName=self._tables.offline_tx, Item=items.offline_tx_item(row))

@@ -1,19 +1,21 @@
 """The ports in memory: each keeps the promises that `tests/contract/` asks of the real ones."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from threading import RLock
 
 from wallet_ledger.aws import items
-from wallet_ledger.domain.ids import AgentId, EntryId, IdempotencyKey, Phone
+from wallet_ledger.domain.ids import AgentId, Currency, EntryId, IdempotencyKey, Phone
 from wallet_ledger.domain.postings import (
     Committed,
     Conflicted,
     Entry,
+    Moved,
     Posting,
     PostingResult,
     Refused,
 )
+from wallet_ledger.domain.refunds import Answered, Cancel, Post, Refund, Reject, Seen
 from wallet_ledger.domain.transactions import OfflineTransaction, Status, open_shard
 from wallet_ledger.domain.wallets import Debit, Outcome, Rejected, Wallet, movement_id
 from wallet_ledger.ports import Clock, OpenRow, OutgoingEvent, OutgoingMessage
@@ -34,6 +36,7 @@ class Store:
     purge_at_s: dict[RowKey, int] = field(default_factory=dict)
     wallets: dict[Phone, Wallet] = field(default_factory=dict)
     entries: dict[tuple[Phone, EntryId], Entry] = field(default_factory=dict)
+    refunded: dict[tuple[Phone, EntryId], int] = field(default_factory=dict)
     lock: RLock = field(default_factory=RLock, repr=False)
 
     def close(self, row: OfflineTransaction, retention_days: int) -> None:
@@ -42,6 +45,24 @@ class Store:
         self.rows[key] = replace(row, next_sweep_at_ms=None)
         if retention_days:
             self.purge_at_s[key] = row.updated_at_ms // 1000 + retention_days * 86_400
+
+    def holds(self, seen: OfflineTransaction, *names: str) -> bool:
+        """Whether a row is there whose members of these names are still as they were seen."""
+        held = self.rows.get((seen.agent_id, seen.idempotency_key))
+        return held is not None and all(getattr(held, n) == getattr(seen, n) for n in names)
+
+    def move(self, before: OfflineTransaction, after: OfflineTransaction) -> None:
+        """Write what differs; the row loses the time at which it was to be purged."""
+        key = (before.agent_id, before.idempotency_key)
+        names = [each.name for each in fields(after)]
+        changed = {n: getattr(after, n) for n in names if getattr(after, n) != getattr(before, n)}
+        self.rows[key] = replace(self.rows[key], **changed)
+        self.purge_at_s.pop(key, None)
+
+
+ROW_CHECKED = ("status", "fingerprint", "refunded_minor", "refund_request")
+ROW_MOVED = (*ROW_CHECKED, "attempt")
+"""What of a row must still be as it was seen: where it is only held, and where it moves."""
 
 
 class FakeAcceptedTransactions:
@@ -63,6 +84,14 @@ class FakeAcceptedTransactions:
         """The row as of now."""
         with self._store.lock:
             return self._store.rows.get((agent_id, key))
+
+    def move(self, before: OfflineTransaction, after: OfflineTransaction) -> bool:
+        """Only where all that a refund is decided on is still as before."""
+        with self._store.lock:
+            if not self._store.holds(before, *ROW_MOVED):
+                return False
+            self._store.move(before, after)
+        return True
 
 
 class FakeOpenTransactions:
@@ -91,10 +120,10 @@ class FakeOpenTransactions:
         return sorted(found, key=lambda row: row.next_sweep_at_ms)[:limit]
 
     def send_again(self, row: OpenRow, next_sweep_at_ms: int, now_ms: int) -> bool:
-        """Only where it is still queued at the attempt that was seen."""
+        """Only where its status and its attempt are still as they were seen."""
         with self._store.lock:
-            held = self._queued(row)
-            if held is None or held.attempt != row.attempt:
+            held = self._store.rows.get((row.agent_id, row.idempotency_key))
+            if held is None or (held.status, held.attempt) != (row.status, row.attempt):
                 return False
             self._store.rows[held.agent_id, held.idempotency_key] = replace(
                 held,
@@ -105,18 +134,14 @@ class FakeOpenTransactions:
         return True
 
     def expire(self, row: OpenRow, now_ms: int) -> bool:
-        """Only where it is still queued."""
+        """Only where it is still queued, whatever was seen."""
         with self._store.lock:
-            held = self._queued(row)
-            if held is None:
+            held = self._store.rows.get((row.agent_id, row.idempotency_key))
+            if held is None or held.status is not Status.QUEUED:
                 return False
             expired = replace(held, status=Status.EXPIRED, updated_at_ms=now_ms)
             self._store.close(expired, retention_days=0)
         return True
-
-    def _queued(self, row: OpenRow) -> OfflineTransaction | None:
-        held = self._store.rows.get((row.agent_id, row.idempotency_key))
-        return held if held is not None and held.status is Status.QUEUED else None
 
 
 class FakeLedger:
@@ -194,6 +219,110 @@ class FakeLedger:
         held_minor = held.balance_minor if held else 0
         balance_minor = held_minor + after.balance_minor - seen_minor
         self._store.wallets[posting.phone] = replace(after, balance_minor=balance_minor)
+
+
+class FakeRefundBooks:
+    """`ports.RefundBooks` in memory: every condition is looked at, then all is written or nothing."""
+
+    def __init__(self, store: Store, *, retention_days: int = 0) -> None:
+        self._store = store
+        self._retention_days = retention_days
+
+    def see(self, asked: Refund) -> Seen:
+        """Everything that counts, as of one moment."""
+        original = (asked.agent_id, asked.idempotency_key)
+        with self._store.lock:
+            return Seen(
+                row=self._store.rows.get(original),
+                debit=self._store.entries.get((asked.phone, items.debit_entry_id(*original))),
+                refund=self._store.entries.get((asked.phone, items.refund_entry_id(asked))),
+                reused=self._store.entries.get((asked.phone, items.reused_refund_entry_id(asked))),
+                refunded_minor=self._store.refunded.get(_total_of(asked), 0),
+                wallet=self._store.wallets.get(asked.phone),
+            )
+
+    def write(
+        self, asked: Refund, seen: Seen, decided: Answered | Cancel | Post | Reject, at_ms: int
+    ) -> Committed | Moved:
+        """One step: nobody sees half of it."""
+        entry = None
+        if isinstance(decided, Post | Reject):
+            original = seen.row or seen.debit
+            currency = original.currency if original else asked.currency or Currency("XXX")
+            entry = items.read_entry(items.refund_item(asked, decided, currency, at_ms))
+        with self._store.lock:
+            if not self._is_as_seen(asked, seen, decided, entry):
+                return Moved()
+            if entry is not None:
+                self._store.entries[entry.phone, entry.entry_id] = entry
+            if isinstance(decided, Post):
+                total_minor = seen.refunded_minor + decided.amount_minor
+                self._store.refunded[_total_of(asked)] = total_minor
+                held = self._store.wallets[asked.phone]
+                balance_minor = held.balance_minor + decided.amount_minor
+                after = replace(decided.wallet_after, balance_minor=balance_minor)
+                self._store.wallets[asked.phone] = after
+            if seen.row is not None and decided.row_after is not None:
+                self._store.move(seen.row, decided.row_after)
+                self._keep(decided.row_after, at_ms)
+        return Committed()
+
+    def _is_as_seen(
+        self,
+        asked: Refund,
+        seen: Seen,
+        decided: Answered | Cancel | Post | Reject,
+        entry: Entry | None,
+    ) -> bool:
+        names = ROW_CHECKED if decided.row_after is None else ROW_MOVED
+        if seen.row is None:
+            holds = (asked.agent_id, asked.idempotency_key) not in self._store.rows
+        else:
+            holds = self._store.holds(seen.row, *names)
+        if entry is not None:
+            refunded_minor = self._store.refunded.get(_total_of(asked), 0)
+            holds &= (entry.phone, entry.entry_id) not in self._store.entries
+            holds &= refunded_minor == seen.refunded_minor
+        if isinstance(decided, Post):
+            room_minor = decided.original_minor - decided.amount_minor
+            holds &= not seen.refunded_minor or seen.refunded_minor <= room_minor
+            holds &= self._is_wallet_as_seen(asked.phone, seen.wallet)
+        return holds
+
+    def _is_wallet_as_seen(self, phone: Phone, seen: Wallet | None) -> bool:
+        held = self._store.wallets.get(phone)
+        if held is None or seen is None:
+            return held is seen
+        return replace(held, balance_minor=0) == replace(seen, balance_minor=0)
+
+    def _keep(self, row: OfflineTransaction, at_ms: int) -> None:
+        """Only what the ledger remembers and nobody waits for may be purged."""
+        if self._retention_days and row.status not in (Status.REFUND_REQUESTED, Status.CANCELLED):
+            purge_at_s = at_ms // 1000 + self._retention_days * 86_400
+            self._store.purge_at_s[row.agent_id, row.idempotency_key] = purge_at_s
+
+
+def _total_of(asked: Refund) -> tuple[Phone, EntryId]:
+    return asked.phone, items.refund_total_id(asked.agent_id, asked.idempotency_key)
+
+
+class FakeLedgerEntries:
+    """`ports.LedgerEntries` in memory."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def find(
+        self, phone: Phone, agent_id: AgentId, key: IdempotencyKey, refund_id: str
+    ) -> tuple[Entry | None, Entry | None]:
+        """The entries of a debit and of one of its refund ids, as of one moment."""
+        debit_id = items.debit_entry_id(agent_id, key)
+        refund_id = items.refund_id_entry(agent_id, key, refund_id)
+        with self._store.lock:
+            return (
+                self._store.entries.get((phone, debit_id)),
+                self._store.entries.get((phone, EntryId(refund_id))),
+            )
 
 
 class FakeQueue:

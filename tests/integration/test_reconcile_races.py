@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from reconcile.settle import Dropped, Settled, Settlement, Unfinished, Violation, settle
+from reconcile.settle import Dropped, Settled, Settlement, settle
 from tests.engine import Aws
 from tests.fakes.promises import assert_books_add_up
 from tests.fakes.samples import KES, PHONE, USD, credit, debit, row_of, status_change
@@ -32,6 +32,7 @@ from wallet_ledger.domain.wallets import (
     Wallet,
     WalletStatus,
 )
+from wallet_ledger.domain.work import Unfinished, Violation
 from wallet_ledger.patience import Patience
 from wallet_ledger.ports import OpenRow
 

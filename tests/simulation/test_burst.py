@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from reconcile.queue import handle_batch
+from reconcile.queue import consumer
 from reconcile.settle import Settlement, settle
 from tests.fakes.memory import FakeClock, FakeLedger, FakeQueue, Store
 from tests.template import TEMPLATE
@@ -138,13 +138,12 @@ class Burst:
                 self.queue.settle(batch, {str(message.number) for message in batch}, now_s)
 
     def _run(self, batch: list[Message], now_s: float) -> None:
-        answer = handle_batch(
-            [message.record() for message in batch],
+        answer = consumer(
             settle_phone=partial(_settle, FakeLedger(self.store, retention_days=0), self.clock),
             delivery_failures=FakeQueue(self.clock),
             give_back=lambda _handles, _seconds: None,
             clock=self.clock,
-        )
+        ).handle_batch([message.record() for message in batch])
         failed = {failure["itemIdentifier"] for failure in answer["batchItemFailures"]}
         self.queue.settle(batch, failed, now_s)
 

@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 
 from ingest.api import BODY_BYTES_MAX, Api, handle_request
 from relay.derive import Destination, from_row
-from tests.fakes.memory import FakeAcceptedTransactions, FakeClock, FakeQueue, Store
+from tests.fakes.memory import (
+    FakeAcceptedTransactions,
+    FakeClock,
+    FakeLedgerEntries,
+    FakeQueue,
+    Store,
+)
 from tests.fakes.scripted import Call, around, scripted, unavailable
 from wallet_ledger.aws import items
 from wallet_ledger.contracts import Defaults
@@ -74,6 +80,7 @@ class Ingest:
         self.clock = FakeClock()
         self.calls: list[str] = []
         self.table = around(FakeAcceptedTransactions(self.store), self._count)
+        self.entries = around(FakeLedgerEntries(self.store), self._count)
 
     def post(self, body: object, path: str = "/tx/offline", **event: Any) -> Answer:
         text = body if isinstance(body, str) else json.dumps(body)
@@ -88,7 +95,8 @@ class Ingest:
         return self.handle(httpMethod="GET", resource=route, path=f"/tx/status/{key}", **event)
 
     def handle(self, **event: Any) -> Answer:
-        api = Api(self.table, self.clock, Defaults(Currency("KES"), "KE"), open_days=7)
+        defaults = Defaults(Currency("KES"), "KE")
+        api = Api(self.table, self.entries, self.clock, defaults, open_days=7)
         return Answer(handle_request(EVENT | event, api))
 
     def row(self, key: str, agent: str = "AG-001") -> OfflineTransaction:

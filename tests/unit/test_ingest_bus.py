@@ -19,11 +19,12 @@ DEFAULTS = Defaults(Currency("KES"), "KE")
 
 
 class Bus:
-    """The edge with its two queues in memory."""
+    """The edge with its queues in memory."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.tx_queue = FakeQueue(self.clock)
+        self.refund_queue = FakeQueue(self.clock)
         self.delivery_failures = FakeQueue(self.clock)
 
     def handle(self, records: list[Any]) -> list[str]:
@@ -31,6 +32,7 @@ class Bus:
             records,
             defaults=DEFAULTS,
             tx_queue=self.tx_queue,
+            refund_queue=self.refund_queue,
             delivery_failures=self.delivery_failures,
         )
         return [failure["itemIdentifier"] for failure in answer["batchItemFailures"]]

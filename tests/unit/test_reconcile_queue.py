@@ -10,14 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconcile.queue import GIVE_BACK_S, handle_batch
-from reconcile.settle import Dropped, Settled, Settlement, Unfinished, Violation, settle
+from reconcile.queue import consumer
+from reconcile.settle import Dropped, Settled, Settlement, settle
 from tests.fakes.memory import START_MS, FakeClock, FakeLedger, FakeQueue, Store
 from tests.fakes.samples import PHONE, credit, debit, row_of, status_change
 from tests.fakes.scripted import Call, around, contended, refused
 from wallet_ledger import telemetry
+from wallet_ledger.consumer import GIVE_BACK_S
 from wallet_ledger.domain.transactions import Reason
 from wallet_ledger.domain.wallets import Debit, Movement, Posted, Rejected
+from wallet_ledger.domain.work import Unfinished, Violation
 from wallet_ledger.errors import Unavailable
 from wallet_ledger.messages import movement_message
 from wallet_ledger.patience import Patience
@@ -69,13 +71,12 @@ class World:
         settle_phone: Callable[[Sequence[Movement]], list[Settlement]] | None = None,
     ) -> list[str]:
         """The ids of the messages that come again."""
-        answer = handle_batch(
-            records,
+        answer = consumer(
             settle_phone=settle_phone or self.settle_on(self.books()),
             delivery_failures=self.delivery_failures,
             give_back=lambda handles, s: self.given_back.append((list(handles), s)),
             clock=self.clock,
-        )
+        ).handle_batch(records)
         assert answer.keys() == {"batchItemFailures"}
         return [each["itemIdentifier"] for each in answer["batchItemFailures"]]
 
@@ -334,13 +335,12 @@ def test_a_group_that_cannot_be_given_back_early_still_comes_again_and_alone(
         unfinished = movements[0].phone == PHONE
         return [Unfinished(("Odd",)) if unfinished else Dropped()] * len(movements)
 
-    answer = handle_batch(
-        [record(debit(phone=PHONE), "1"), record(debit(phone=OTHER_PHONE), "2")],
+    answer = consumer(
         settle_phone=settle_phone,
         delivery_failures=world.delivery_failures,
         give_back=give_back,
         clock=world.clock,
-    )
+    ).handle_batch([record(debit(phone=PHONE), "1"), record(debit(phone=OTHER_PHONE), "2")])
 
     assert answer == {"batchItemFailures": [{"itemIdentifier": "1"}]}
 

@@ -8,13 +8,21 @@ from wallet_ledger.settings import (
     IngestBusSettings,
     IngestSettings,
     ReconcileSettings,
+    RefundSettings,
     RelaySettings,
     SweepSettings,
     read,
     variables,
 )
 
-ALL = [IngestBusSettings, IngestSettings, ReconcileSettings, RelaySettings, SweepSettings]
+ALL = [
+    IngestBusSettings,
+    IngestSettings,
+    ReconcileSettings,
+    RefundSettings,
+    RelaySettings,
+    SweepSettings,
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconcile.settle import Dropped, Settled, Settlement, Unfinished, Violation, settle
+from reconcile.settle import Dropped, Settled, Settlement, settle
 from tests.fakes.memory import FakeClock, FakeLedger, Store
 from tests.fakes.promises import assert_books_add_up
 from tests.fakes.samples import (
@@ -45,6 +45,7 @@ from wallet_ledger.domain.wallets import (
     WalletStatus,
     movement_id,
 )
+from wallet_ledger.domain.work import Unfinished, Violation
 from wallet_ledger.patience import Patience
 from wallet_ledger.ports import Ledger
 

@@ -222,7 +222,7 @@ class FakeLedger:
 
 
 class FakeRefundBooks:
-    """`ports.RefundBooks` in memory: every condition is looked at, then all is written or nothing."""
+    """`ports.RefundBooks` in memory: all conditions are looked at, then all is written or none."""
 
     def __init__(self, store: Store, *, retention_days: int = 0) -> None:
         self._store = store

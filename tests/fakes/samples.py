@@ -7,7 +7,14 @@ from typing import Any
 from tests.fakes.memory import START_MS
 from wallet_ledger.domain.ids import AgentId, Currency, IdempotencyKey, Phone
 from wallet_ledger.domain.postings import NewEntry, Posting, StatusOnly
-from wallet_ledger.domain.transactions import OfflineTransaction, Request, Status, accept
+from wallet_ledger.domain.refunds import Refund, requested
+from wallet_ledger.domain.transactions import (
+    OfflineTransaction,
+    PendingRefund,
+    Request,
+    Status,
+    accept,
+)
 from wallet_ledger.domain.wallets import (
     Credit,
     Debit,
@@ -81,6 +88,36 @@ def status_change(
 ) -> StatusChange:
     """Freeze, or unfreeze."""
     return StatusChange("desk", request_id, Phone(phone), status, Currency(currency))
+
+
+def refund(
+    refund_id: str = "R-1",
+    amount_minor: int | None = None,
+    *,
+    key: str = "K-1",
+    agent_id: str = AGENT,
+    phone: str = PHONE,
+    currency: str | None = None,
+    requested_by: str = "desk",
+) -> Refund:
+    """What somebody wants back; all that remains where no amount is given."""
+    return Refund(
+        agent_id=AgentId(agent_id),
+        idempotency_key=IdempotencyKey(key),
+        phone=Phone(phone),
+        refund_id=refund_id,
+        amount_minor=amount_minor,
+        currency=Currency(currency) if currency else None,
+        note="wrong phone",
+        requested_by=requested_by,
+    )
+
+
+def waiting(
+    row: OfflineTransaction, refund_id: str = "R-1", amount_minor: int | None = None
+) -> OfflineTransaction:
+    """The row, whose agent has asked for a refund."""
+    return requested(row, PendingRefund(refund_id, amount_minor, "wrong phone"), START_MS)
 
 
 def wallet(

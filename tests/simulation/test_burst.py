@@ -141,7 +141,7 @@ class Burst:
         answer = consumer(
             settle_phone=partial(_settle, FakeLedger(self.store, retention_days=0), self.clock),
             delivery_failures=FakeQueue(self.clock),
-            give_back=lambda _handles, _seconds: None,
+            give_back=lambda _rests: None,
             clock=self.clock,
         ).handle_batch([message.record() for message in batch])
         failed = {failure["itemIdentifier"] for failure in answer["batchItemFailures"]}

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reconcile.settle import Dropped, Settled, Settlement, settle
-from tests.fakes.memory import FakeClock, FakeLedger, Store
+from refund.give_back import give_back
+from tests.fakes.memory import (
+    FakeAcceptedTransactions,
+    FakeClock,
+    FakeLedger,
+    FakeRefundBooks,
+    Store,
+)
 from tests.fakes.promises import assert_books_add_up
 from tests.fakes.samples import (
     AGENT,
@@ -17,8 +24,10 @@ from tests.fakes.samples import (
     credit,
     debit,
     posting,
+    refund,
     row_of,
     status_change,
+    waiting,
     wallet,
 )
 from tests.fakes.scripted import (
@@ -92,7 +101,10 @@ class World:
 
     def close(self, key: str, status: Status) -> None:
         """Somebody else has moved the row."""
-        self.store.rows[AGENT, IdempotencyKey(key)] = replace(self.row(key), status=status)
+        moved = replace(self.row(key), status=status)
+        if status not in {Status.QUEUED, Status.HELD}:
+            moved = replace(moved, next_sweep_at_ms=None)
+        self.store.rows[AGENT, IdempotencyKey(key)] = moved
 
     def purge(self, key: str) -> None:
         """Retention has let the row go."""
@@ -492,7 +504,12 @@ def test_an_answer_that_is_lost_when_the_budget_is_used_up_is_found_by_the_redel
 # --- rules 2 and 3: rows and entries that somebody else wrote -------------------------------------
 
 
-WITHOUT_ENTRY = sorted(set(Status) - {Status.QUEUED, Status.SYNCED, Status.FAILED})
+WITHOUT_ENTRY = sorted({Status.HELD, Status.CANCELLED, Status.EXPIRED})
+REFUNDS = {
+    Status.PARTIALLY_REFUNDED: refund("R-1", 50),
+    Status.REFUNDED: refund("R-1"),
+    Status.REFUND_REQUESTED: None,
+}
 
 
 @pytest.mark.parametrize("status", WITHOUT_ENTRY)
@@ -508,6 +525,26 @@ def test_a_row_that_is_no_longer_queued_is_dropped_and_the_others_settle(
     assert said(results) == ["posted", "Dropped", "posted"]
     assert world.balance_minor() == 600
     assert world.row("K-2").status is status
+
+
+@pytest.mark.parametrize("status", REFUNDS)
+def test_a_debit_that_comes_again_after_its_refund_is_dropped_and_the_refund_stands(
+    world: World, status: Status
+) -> None:
+    world.fund()
+    world.accept(debit("K-1", 100))
+    world.settle(debit("K-1", 100))
+    books, asked = FakeRefundBooks(world.store), REFUNDS[status]
+    if asked is None:
+        table = FakeAcceptedTransactions(world.store)
+        assert table.move(world.row("K-1"), waiting(world.row("K-1")))
+    else:
+        give_back(asked, books, world.clock, Patience(world.clock, lambda: 0.5, 0), patient=True)
+    before = (world.row("K-1"), world.balance_minor())
+
+    assert world.settle(debit("K-1", 100, attempt=2)) == [Dropped()]
+    assert (world.row("K-1"), world.balance_minor()) == before
+    assert before[0].status is status
 
 
 def test_a_debit_that_nobody_accepted_is_dropped(world: World) -> None:

@@ -1,18 +1,21 @@
 """Who acts on the deployed stack in these tests, and how one waits for what they cause."""
 
 import json
+import os
 import socket
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 import pytest
 
+from wakala.home import checkout
 from wakala.stack import Stack
 
 DEADLINE_S = 30.0
@@ -20,9 +23,12 @@ POLL_S = 0.05
 
 
 def wakala(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run the command as a person does."""
+    """Run the command of this checkout as a person does."""
+    sources = os.pathsep.join(str(checkout() / name) for name in ("cli", "shared"))
     done = subprocess.run(
         [sys.executable, "-m", "wakala", *arguments],
+        cwd=checkout(),
+        env=os.environ | {"PYTHONPATH": sources},
         capture_output=True,
         text=True,
         check=False,
@@ -40,15 +46,17 @@ def free_port() -> int:
         return port
 
 
-def eventually[Value](look: Callable[[], Value | None], what: str) -> Value:
+def eventually[Value](
+    look: Callable[[], Value | None], what: str, within_s: float = DEADLINE_S
+) -> Value:
     """Poll until `look` finds something; fail where the deadline comes first."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         found = look()
         if found is not None:
             return found
         time.sleep(POLL_S)
-    pytest.fail(f"{what}: not within {DEADLINE_S:.0f} s")
+    pytest.fail(f"{what}: not within {within_s:.0f} s")
 
 
 @dataclass(frozen=True)
@@ -83,6 +91,10 @@ class Agent:
         """GET /tx/status/{key}."""
         return self.http.get(f"/tx/status/{key}")
 
+    def refund(self, key: str, **members: Any) -> httpx.Response:
+        """POST /tx/{key}/refund."""
+        return self.http.post(f"/tx/{key}/refund", json={"reason": "wrong amount"} | members)
+
     def ended(self, key: str) -> dict[str, Any]:
         """The status once it is terminal."""
 
@@ -91,6 +103,15 @@ class Agent:
             return None if view["status"] == "queued" else view
 
         return eventually(look, "a terminal status")
+
+    def became(self, key: str, status: str) -> dict[str, Any]:
+        """The view of a transaction once it has this status."""
+
+        def look() -> dict[str, Any] | None:
+            view: dict[str, Any] = self.status(key).json()
+            return view if view["status"] == status else None
+
+        return eventually(look, f"the status {status}")
 
 
 @dataclass(frozen=True)
@@ -143,9 +164,24 @@ class BackOffice:
         )
         return int(answer["Item"]["balanceMinor"]["N"]) if "Item" in answer else None
 
-    def hear(self, detail_type: str, **members: Any) -> dict[str, Any]:
+    def change_status(self, phone: str, status: str) -> None:
+        """Open, freeze or thaw a wallet, and wait until it is done."""
+        request_id = str(uuid.uuid4())
+        self.ask(
+            "WalletStatusRequested",
+            phone=phone,
+            status=status,
+            source="compliance",
+            requestId=request_id,
+        )
+        self.hear("WalletStatusChanged", requestId=request_id, status=status)
+
+    def hear(
+        self, detail_type: str, within_s: float = DEADLINE_S, **members: Any
+    ) -> dict[str, Any]:
         """The detail of an event on the bus with these members, once it is there."""
-        return eventually(lambda: self._heard(detail_type, members), f"{detail_type} {members}")
+        what = f"{detail_type} {members}"
+        return eventually(lambda: self._heard(detail_type, members), what, within_s)
 
     def _heard(self, detail_type: str, members: dict[str, Any]) -> dict[str, Any] | None:
         arrived = _drain(self.stack, self.heard_url)
@@ -154,6 +190,66 @@ class BackOffice:
             if kind == detail_type and members.items() <= detail.items():
                 return detail
         return None
+
+
+@contextmanager
+def away(stack: Stack, function: str) -> Iterator[None]:
+    """A function takes nothing from its queue meanwhile."""
+    client = stack.session.client("lambda")
+    mapping = client.list_event_source_mappings(FunctionName=f"{stack.name}-{function}")
+    uuid_ = mapping["EventSourceMappings"][0]["UUID"]
+    client.update_event_source_mapping(UUID=uuid_, Enabled=False)
+    try:
+        yield
+    finally:
+        client.update_event_source_mapping(UUID=uuid_, Enabled=True)
+
+
+def waiting(stack: Stack, queue_url: str, phone: str, count: int) -> list[str]:
+    """The bodies of a phone's messages once there are so many, left in the queue."""
+
+    def look() -> list[str] | None:
+        answer = stack.sqs.receive_message(
+            QueueUrl=queue_url, MaxNumberOfMessages=10, VisibilityTimeout=0
+        )
+        bodies = [message["Body"] for message in answer.get("Messages", [])]
+        ours = [body for body in bodies if phone in body]
+        return ours if len(ours) == count else None
+
+    return eventually(look, f"{count} messages in the queue")
+
+
+def make_due(stack: Stack, agent: Agent, key: str, **attributes: int) -> None:
+    """The next sweep takes the row up; with `expires_at_s` it may find it too old."""
+    values: dict[str, Any] = {":at": {"N": "1"}}
+    update = "SET nextSweepAt = :at"
+    if "expires_at_s" in attributes:
+        values[":expires"] = {"N": str(attributes["expires_at_s"])}
+        update += ", expiresAt = :expires"
+    stack.dynamodb.update_item(
+        TableName=stack.output("OfflineTxTable"),
+        Key={"agentId": {"S": agent.agent_id}, "idempotencyKey": {"S": key}},
+        UpdateExpression=update,
+        ExpressionAttributeValues=values,
+    )
+
+
+def sweep(stack: Stack) -> None:
+    """One run of the sweep, now."""
+    client = stack.session.client("lambda")
+    answer = client.invoke(FunctionName=f"{stack.name}-sweep", Payload=b"{}")
+    assert "FunctionError" not in answer
+
+
+def log_lines(stack: Stack) -> Iterator[tuple[str, str]]:
+    """Log group and text of each line that the functions have written."""
+    logs = stack.session.client("logs")
+    groups = logs.describe_log_groups(logGroupNamePrefix=f"/aws/lambda/{stack.name}")["logGroups"]
+    for group in groups:
+        pages = logs.get_paginator("filter_log_events").paginate(logGroupName=group["logGroupName"])
+        for page in pages:
+            for event in page["events"]:
+                yield group["logGroupName"], event["message"]
 
 
 def letters(stack: Stack, queue_url: str) -> list[dict[str, Any]]:

@@ -38,14 +38,14 @@ def test_a_credit_id_that_is_used_again_for_another_amount_is_rejected(
 def test_a_frozen_wallet_refuses_debits_takes_credits_and_thaws(
     agent: Agent, back_office: BackOffice, phone: str
 ) -> None:
-    _change_status(back_office, phone, "active")
+    back_office.change_status(phone, "active")
     back_office.fund(phone, 100)
-    _change_status(back_office, phone, "frozen")
+    back_office.change_status(phone, "frozen")
     sent = agent.transaction(phone, 10)
     agent.submit(sent)
     assert agent.ended(sent["idempotencyKey"])["reason"] == "WALLET_FROZEN"
     back_office.fund(phone, 50)
-    _change_status(back_office, phone, "active")
+    back_office.change_status(phone, "active")
 
     again = agent.transaction(phone, 150)
     agent.submit(again)
@@ -97,15 +97,3 @@ def test_a_request_that_nobody_can_read_is_kept_and_blocks_nobody(
     eventually(all_kept, "the unreadable requests in DeliveryFailures")
     assert {letter["source"] for letter in kept} == {"Inbox"}
     assert back_office.balance(phone) is None
-
-
-def _change_status(back_office: BackOffice, phone: str, status: str) -> None:
-    request_id = str(uuid.uuid4())
-    back_office.ask(
-        "WalletStatusRequested",
-        phone=phone,
-        status=status,
-        source="compliance",
-        requestId=request_id,
-    )
-    back_office.hear("WalletStatusChanged", requestId=request_id, status=status)

@@ -2,11 +2,18 @@
 
 import json
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
-from tests.e2e.actors import Agent, BackOffice, eventually, letters, wakala
+from tests.e2e.actors import (
+    Agent,
+    BackOffice,
+    away,
+    letters,
+    log_lines,
+    make_due,
+    sweep,
+    waiting,
+    wakala,
+)
 from wakala.stack import Stack
 
 
@@ -16,9 +23,9 @@ def test_a_message_delivered_again_changes_nothing(
     """C01, C11, C32, C39: a redelivery long after settlement, past every dedup window."""
     back_office.fund(phone, 100)
     good, bad = agent.transaction(phone, 60), agent.transaction(phone, 60)
-    with reconcile_away(stack):
+    with away(stack, "reconcile"):
         agent.batch(good, bad)
-        copies = eventually(lambda: _peek(stack, phone, 2), "both messages in the queue")
+        copies = waiting(stack, stack.output("TxQueueUrl"), phone, 2)
     assert agent.ended(good["idempotencyKey"])["status"] == "synced"
     assert agent.ended(bad["idempotencyKey"])["status"] == "failed"
     back_office.fund(phone, 1_000)
@@ -50,14 +57,14 @@ def test_a_lost_message_is_sent_again_by_the_sweep(
     """P5, C23."""
     back_office.fund(phone, 100)
     sent = agent.transaction(phone, 100)
-    with reconcile_away(stack):
+    with away(stack, "reconcile"):
         agent.submit(sent)
-        eventually(lambda: _peek(stack, phone, 1), "the message in the queue")
+        waiting(stack, stack.output("TxQueueUrl"), phone, 1)
         stack.sqs.purge_queue(QueueUrl=stack.output("TxQueueUrl"))
     assert agent.status(sent["idempotencyKey"]).json()["status"] == "queued"
-    _make_due(stack, agent, sent["idempotencyKey"])
+    make_due(stack, agent, sent["idempotencyKey"])
 
-    _sweep(stack)
+    sweep(stack)
 
     assert agent.ended(sent["idempotencyKey"])["status"] == "synced"
     assert back_office.balance(phone) == 0
@@ -69,12 +76,12 @@ def test_what_stays_open_too_long_expires_and_is_told_once(
     """C23: and a message that turns up after that debits nothing."""
     back_office.fund(phone, 100)
     sent = agent.transaction(phone, 100)
-    with reconcile_away(stack):
+    with away(stack, "reconcile"):
         agent.submit(sent)
-        eventually(lambda: _peek(stack, phone, 1), "the message in the queue")
-        _make_due(stack, agent, sent["idempotencyKey"], expires_at_s=1)
-        _sweep(stack)
-        _sweep(stack)
+        waiting(stack, stack.output("TxQueueUrl"), phone, 1)
+        make_due(stack, agent, sent["idempotencyKey"], expires_at_s=1)
+        sweep(stack)
+        sweep(stack)
         back_office.hear("TransactionExpired", idempotencyKey=sent["idempotencyKey"])
 
     _after_everything_before(agent, back_office, phone)
@@ -95,39 +102,9 @@ def test_the_books_keep_every_promise_after_all_of_this(stack: Stack, agent: Age
 
 def test_no_phone_gets_into_a_log(stack: Stack) -> None:
     """P12, C49: the whole suite's phones begin alike; no log line of any function holds one."""
-    logs = stack.session.client("logs")
-    groups = logs.describe_log_groups(logGroupNamePrefix=f"/aws/lambda/{stack.name}")["logGroups"]
-    lines = 0
-    for group in groups:
-        pages = logs.get_paginator("filter_log_events").paginate(logGroupName=group["logGroupName"])
-        for page in pages:
-            for event in page["events"]:
-                lines += 1
-                assert "254712" not in event["message"], group["logGroupName"]
-    assert lines > 100
-
-
-@contextmanager
-def reconcile_away(stack: Stack) -> Iterator[None]:
-    """Reconcile takes nothing from its queue meanwhile."""
-    client = stack.session.client("lambda")
-    mapping = client.list_event_source_mappings(FunctionName=f"{stack.name}-reconcile")
-    uuid_ = mapping["EventSourceMappings"][0]["UUID"]
-    client.update_event_source_mapping(UUID=uuid_, Enabled=False)
-    try:
-        yield
-    finally:
-        client.update_event_source_mapping(UUID=uuid_, Enabled=True)
-
-
-def _peek(stack: Stack, phone: str, count: int) -> list[str] | None:
-    """The bodies of a phone's messages, left in the queue."""
-    answer = stack.sqs.receive_message(
-        QueueUrl=stack.output("TxQueueUrl"), MaxNumberOfMessages=10, VisibilityTimeout=0
-    )
-    bodies = [message["Body"] for message in answer.get("Messages", [])]
-    ours = [body for body in bodies if phone in body]
-    return ours if len(ours) == count else None
+    lines = list(log_lines(stack))
+    assert not [group for group, line in lines if "254712" in line]
+    assert len(lines) > 100
 
 
 def _send(stack: Stack, phone: str, body: str) -> None:
@@ -144,23 +121,3 @@ def _after_everything_before(agent: Agent, back_office: BackOffice, phone: str) 
     last = agent.transaction(phone, 1)
     agent.submit(last)
     assert agent.ended(last["idempotencyKey"])["status"] == "synced"
-
-
-def _make_due(stack: Stack, agent: Agent, key: str, **attributes: int) -> None:
-    values: dict[str, Any] = {":at": {"N": "1"}}
-    update = "SET nextSweepAt = :at"
-    if "expires_at_s" in attributes:
-        values[":expires"] = {"N": str(attributes["expires_at_s"])}
-        update += ", expiresAt = :expires"
-    stack.dynamodb.update_item(
-        TableName=stack.output("OfflineTxTable"),
-        Key={"agentId": {"S": agent.agent_id}, "idempotencyKey": {"S": key}},
-        UpdateExpression=update,
-        ExpressionAttributeValues=values,
-    )
-
-
-def _sweep(stack: Stack) -> None:
-    client = stack.session.client("lambda")
-    answer = client.invoke(FunctionName=f"{stack.name}-sweep", Payload=b"{}")
-    assert "FunctionError" not in answer

@@ -71,6 +71,9 @@ def test_a_cold_start_loads_only_the_functions_own_package(function: str) -> Non
 def test_a_cold_start_loads_no_adapter_but_the_functions_own(function: str) -> None:
     modules = _loaded(function)
     assert ("wallet_ledger.aws.ledger" in modules) is (function == "ReconcileFunction")
+    assert ("wallet_ledger.aws.refunds" in modules) is (
+        function in {"IngestFunction", "RefundFunction"}
+    )
     tables = {"IngestFunction", "SweepFunction"}
     assert ("wallet_ledger.aws.transactions" in modules) is (function in tables)
     assert ("wallet_ledger.aws.messaging" in modules) is (function != "IngestFunction")

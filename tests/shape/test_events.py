@@ -35,6 +35,17 @@ def _load(name: str) -> Any:
     return json.loads((EVENTS / name).read_text())
 
 
+def _found(*known: dict[str, Any]) -> Answer:
+    """As the tables answer a TransactGetItems where these items are all they hold."""
+
+    def answer(sent: Sent) -> AWSResponse:
+        keys = [each["Get"]["Key"] for each in sent.body["TransactItems"]]
+        found = [[item for item in known if key.items() <= item.items()] for key in keys]
+        return ok({"Responses": [{"Item": each[0]} if each else {} for each in found]})(sent)
+
+    return answer
+
+
 def _taken(sent: Sent) -> AWSResponse:
     """As a queue or the bus answers when it takes everything."""
     entries = sent.body["Entries"]
@@ -51,6 +62,7 @@ ANSWERS: dict[str, Answer] = {
     "PutItem": ok(),
     "Query": ok({"Items": []}),
     "SendMessageBatch": _taken,
+    "TransactGetItems": _found(),
     "TransactWriteItems": ok(),
     "UpdateItem": ok(),
 }
@@ -58,6 +70,8 @@ ANSWERS: dict[str, Answer] = {
 
 SYNCED = _load("relay/settled.json")["Records"][0]["dynamodb"]["NewImage"]
 """The row of ingest/post.json, once it is settled."""
+OPEN = _load("relay/accepted.json")["Records"][0]["dynamodb"]["NewImage"]
+"""The same row before that."""
 FUNDED = _load("relay/entries.json")["Records"][1]["dynamodb"]["NewImage"]
 """The balance row of its phone, after reconcile/credit.json."""
 TAKEN = error("ConditionalCheckFailedException", Item=SYNCED)
@@ -91,6 +105,8 @@ class Case:
     given: dict[str, Answer] = field(default_factory=dict)
 
 
+SETTLED: dict[str, Answer] = {"TransactGetItems": _found(SYNCED, FUNDED)}
+"""What refund sees of a debit that nothing has been given back of."""
 DONE: list[str] = []
 """`batchItemFailures` when nothing has to come again."""
 
@@ -106,8 +122,21 @@ CASES = {
     "ingest/post-access-token.json": Case((401, "UNAUTHENTICATED")),
     "ingest/get-status.json": Case((200, "synced"), ["GetItem"], {"GetItem": ok({"Item": SYNCED})}),
     "ingest/get-unknown.json": Case((404, "NOT_FOUND"), ["GetItem"]),
+    # Not settled yet, and all of it: cancelled. Settled, and a part of it: on its way.
+    "ingest/refund.json": Case(
+        (200, "cancelled"),
+        ["GetItem", "TransactGetItems 2", "UpdateItem"],
+        {"GetItem": ok({"Item": OPEN})},
+    ),
+    "ingest/refund-partial.json": Case(
+        (202, "refund_requested"),
+        ["GetItem", "TransactGetItems 2", "UpdateItem"],
+        {"GetItem": ok({"Item": SYNCED})},
+    ),
+    "ingest/refund-bad-request.json": Case((400, "VALIDATION_FAILED")),
     "ingest-bus/credit.json": Case(DONE, ["SendMessageBatch wakala-TxQueue.fifo 1"]),
     "ingest-bus/status.json": Case(DONE, ["SendMessageBatch wakala-TxQueue.fifo 1"]),
+    "ingest-bus/refund.json": Case(DONE, ["SendMessageBatch wakala-RefundQueue.fifo 1"]),
     "ingest-bus/mixed.json": Case(
         DONE,
         ["SendMessageBatch wakala-DeliveryFailures 2", "SendMessageBatch wakala-TxQueue.fifo 2"],
@@ -118,6 +147,10 @@ CASES = {
     ),
     "relay/swept.json": Case(DONE, ["PutEvents 1", "SendMessageBatch wakala-TxQueue.fifo 1"]),
     "relay/entries.json": Case(DONE, ["PutEvents 3"]),
+    # A refund of either outcome. Of rows: a request, a cancellation (two events), and a refund in
+    # part, which its entry tells of.
+    "relay/refunds.json": Case(DONE, ["PutEvents 2"]),
+    "relay/refunded.json": Case(DONE, ["PutEvents 3"]),
     "relay/purged.json": Case(DONE),
     "relay/unreadable.json": Case(
         DONE,
@@ -140,6 +173,28 @@ CASES = {
     "reconcile/poison.json": Case(
         DONE,
         ["GetItem", "SendMessageBatch wakala-DeliveryFailures 1", "TransactWriteItems 3"],
+    ),
+    # One look and one write for each refund: its entry, the total, the balance, and the row.
+    "refund/full.json": Case(DONE, ["TransactGetItems 6", "TransactWriteItems 4"], SETTLED),
+    "refund/partial.json": Case(DONE, ["TransactGetItems 6", "TransactWriteItems 4"], SETTLED),
+    # Two of one debit; between them one of a debit that cannot be seen yet, which comes again.
+    "refund/mixed.json": Case(
+        [_load("refund/mixed.json")["Records"][1]["messageId"]],
+        [
+            *["TransactGetItems 6"] * 3,
+            *["TransactWriteItems 4"] * 2,
+            "ChangeMessageVisibilityBatch wakala-RefundQueue.fifo 1",
+        ],
+        SETTLED,
+    ),
+    "refund/poison.json": Case(
+        DONE,
+        [
+            "SendMessageBatch wakala-DeliveryFailures 1",
+            "TransactGetItems 6",
+            "TransactWriteItems 4",
+        ],
+        SETTLED,
     ),
 }
 
@@ -231,6 +286,19 @@ def test_c07_a_transaction_that_is_still_in_progress_is_tried_again_and_never_re
     assert len(first["TransactItems"]) == len(last["TransactItems"])
 
 
+def test_a_refund_writes_row_entry_total_and_balance_at_once(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = _handler("RefundFunction", monkeypatch)
+    wire.answers(SETTLED["TransactGetItems"], ok())
+    assert handle(_load("refund/partial.json"), CONTEXT) == {"batchItemFailures": []}
+    row, entry, total, balance = wire.sent[-1].body["TransactItems"]
+    assert row["Update"]["ExpressionAttributeValues"][":status"] == {"S": "partially_refunded"}
+    assert entry["Put"]["Item"]["amountMinor"] == {"N": "25000"}
+    assert total["Update"]["ExpressionAttributeValues"][":total"] == {"N": "25000"}
+    assert balance["Update"]["ExpressionAttributeValues"][":change"] == {"N": "25000"}
+
+
 def test_no_event_is_without_a_case_and_no_case_without_an_event() -> None:
     files = {str(path.relative_to(EVENTS)) for path in EVENTS.rglob("*") if path.is_file()}
     assert files == {*CASES, "env.json"}
@@ -243,7 +311,7 @@ def test_each_function_has_events_in_a_folder_of_its_own_name() -> None:
 
 def test_one_event_takes_one_call_per_transaction_and_per_wallet() -> None:
     """Issue 2: one put per accepted transaction; one read and one write per phone and batch."""
-    posts = [name for name in CASES if name.startswith("ingest/")]
+    posts = [name for name in CASES if name.startswith(("ingest/post", "ingest/get"))]
     assert max(len(CASES[name].calls) for name in posts if "batch" not in name) == 1
     records = _load("reconcile/mixed.json")["Records"]
     phones = {json.loads(record["body"])["phone"] for record in records}

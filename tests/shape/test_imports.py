@@ -24,11 +24,12 @@ LAYER_RULES: dict[str, tuple[set[str], set[str]]] = {
     "patience": ({"ports"}, set()),
     "messages": ({"domain", "errors", "ports", "strict_json"}, set()),
     "contracts": (
-        {"domain", "errors", "strict_json"},
+        {"domain", "errors", "messages", "strict_json"},
         {"pydantic", "pydantic_core", "phonenumbers"},
     ),
     "telemetry": (set(), {"aws_lambda_powertools", "aws_xray_sdk"}),
-    "aws": ({"domain", "errors", "ports", "aws"}, {"botocore"}),
+    "consumer": ({"domain", "errors", "messages", "ports", "telemetry"}, set()),
+    "aws": ({"domain", "errors", "messages", "ports", "aws"}, {"botocore"}),
     "domain": ({"domain"}, set()),
 }
 
@@ -140,8 +141,8 @@ def test_a_use_case_knows_ports_and_values_only(name: str) -> None:
 @pytest.mark.parametrize("name", _of("edge"))
 def test_an_edge_knows_the_wire_and_no_adapter(name: str) -> None:
     imported = _imports(SERVICES[name])
-    allowed = {"domain", "ports", "errors", "messages", "strict_json", "contracts", "telemetry"}
-    assert _parts(imported) <= allowed | {"aws"}
+    wire = {"messages", "strict_json", "contracts", "consumer"}
+    assert _parts(imported) <= {"domain", "ports", "errors", "telemetry", "aws"} | wire
     adapters = {each for each in imported if each.startswith(f"{LAYER}.aws")}
     # The images of a stream are items, and items are spelt in one place.
     assert adapters <= ({f"{LAYER}.aws.items"} if name.endswith(".stream") else set())
@@ -177,6 +178,12 @@ def test_a_library_is_known_to_one_module_or_to_none(library: str, only: set[str
     assert found == only
 
 
+def test_the_two_consumers_of_fifo_queues_share_one_edge() -> None:
+    """What makes a batch come again, group by group, is written once."""
+    found = {n for n, path in PRODUCTION.items() if f"{LAYER}.consumer" in _imports(path)}
+    assert found == {"reconcile.queue", "refund.queue"}
+
+
 def test_only_adapters_and_nobody_else_know_botocore() -> None:
     found = {n for n, path in PRODUCTION.items() if "botocore" in _foreign(_imports(path))}
     assert {name.rpartition(".")[0] for name in found} == {f"{LAYER}.aws"}
@@ -189,7 +196,8 @@ def test_only_handlers_and_telemetry_read_the_environment() -> None:
 
 def test_only_handlers_make_clients_and_clocks_at_import() -> None:
     """Any other module is imported without an effect: definitions, constants, and no call out."""
-    allowed = {"frozenset", "re.compile", "NewType", "EntryId", "Logger", "Metrics", "Lock"}
+    pure = {"frozenset", "re.compile", "NewType", "EntryId", "Currency"}
+    allowed = pure | {"Logger", "Metrics", "Lock"}
     for name, path in PRODUCTION.items():
         if name in _of("handler"):
             continue

@@ -156,7 +156,7 @@ def _source(mapping: Mapping) -> str:
 # --- functions -----------------------------------------------------------------------------
 
 
-def test_the_debit_path_has_its_five_functions() -> None:
+def test_the_system_is_these_six_functions() -> None:
     handlers = {name: function["Handler"] for name, function in FUNCTIONS.items()}
     assert handlers == {
         "IngestFunction": "ingest.handler.handle",
@@ -164,6 +164,7 @@ def test_the_debit_path_has_its_five_functions() -> None:
         "RelayFunction": "relay.handler.handle",
         "SweepFunction": "relay.sweep_handler.handle",
         "ReconcileFunction": "reconcile.handler.handle",
+        "RefundFunction": "refund.handler.handle",
     }
 
 
@@ -203,6 +204,7 @@ def test_every_log_group_forgets_after_the_chosen_days() -> None:
         ("RelayFunction", settings.RelaySettings),
         ("SweepFunction", settings.SweepSettings),
         ("ReconcileFunction", settings.ReconcileSettings),
+        ("RefundFunction", settings.RefundSettings),
     ],
 )
 def test_a_function_gets_the_variables_it_reads_and_no_others(name: str, wanted: type) -> None:
@@ -267,17 +269,84 @@ def test_only_the_auditor_can_scan_and_it_only_reads() -> None:
         assert _may("AuditorRole", "dynamodb:Scan", f"{table}.Arn")
 
 
-def test_the_ledger_is_written_by_reconcile_alone_and_inside_transactions() -> None:
-    writes = {"dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:ConditionCheckItem"}
-    writing = [
-        each for each in STATEMENTS if each.reaches("WalletLedgerTable") and each.actions & writes
-    ]
-    assert {each.owner for each in writing} == {"ReconcileRole"}
+WRITES = {"dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:ConditionCheckItem"}
+INSIDE_A_TRANSACTION = {
+    "ForAnyValue:StringEquals": {"dynamodb:EnclosingOperation": ["TransactWriteItems"]}
+}
+
+
+def test_the_ledger_is_written_by_reconcile_and_refund_alone_and_inside_transactions() -> None:
+    settling = {"ReconcileRole", "RefundRole"}
+    writing = {
+        each.owner
+        for each in STATEMENTS
+        if each.reaches("WalletLedgerTable") and each.actions & WRITES
+    }
+    assert writing == settling
     for each in STATEMENTS:
-        if each.owner == "ReconcileRole" and each.actions & writes:
-            assert json.loads(each.condition) == {
-                "ForAnyValue:StringEquals": {"dynamodb:EnclosingOperation": ["TransactWriteItems"]}
-            }
+        if each.owner in settling and each.actions & WRITES:
+            assert json.loads(each.condition) == INSIDE_A_TRANSACTION
+
+
+@pytest.mark.parametrize(
+    ("role", "table", "verbs"),
+    [
+        ("IngestRole", "OfflineTxTable", {"PutItem", "GetItem", "UpdateItem"}),
+        ("IngestRole", "WalletLedgerTable", {"GetItem"}),
+        ("IngestBusRole", "OfflineTxTable", set()),
+        ("IngestBusRole", "WalletLedgerTable", set()),
+        ("SweepRole", "OfflineTxTable", {"Query", "UpdateItem"}),
+        ("SweepRole", "WalletLedgerTable", set()),
+        ("ReconcileRole", "OfflineTxTable", {"UpdateItem"}),
+        (
+            "ReconcileRole",
+            "WalletLedgerTable",
+            {"GetItem", "PutItem", "UpdateItem", "ConditionCheckItem"},
+        ),
+        ("RefundRole", "OfflineTxTable", {"GetItem", "UpdateItem", "ConditionCheckItem"}),
+        (
+            "RefundRole",
+            "WalletLedgerTable",
+            {"GetItem", "PutItem", "UpdateItem", "ConditionCheckItem"},
+        ),
+    ],
+)
+def test_a_role_does_to_a_table_what_its_function_does_and_no_more(
+    role: str, table: str, verbs: set[str]
+) -> None:
+    """P11."""
+    actions = {
+        action
+        for each in STATEMENTS
+        if each.owner == role and each.reaches(table)
+        for action in each.actions
+    }
+    assert actions == {f"dynamodb:{verb}" for verb in verbs}
+
+
+@pytest.mark.parametrize(
+    ("role", "queues"),
+    [
+        ("IngestRole", set()),
+        ("IngestBusRole", {"TxQueue", "RefundQueue", "DeliveryFailuresQueue"}),
+        ("RelayRole", {"TxQueue", "FailedTxQueue", "DeliveryFailuresQueue"}),
+        ("SweepRole", {"DeliveryFailuresQueue"}),
+        ("ReconcileRole", {"DeliveryFailuresQueue"}),
+        ("RefundRole", {"DeliveryFailuresQueue"}),
+    ],
+)
+def test_a_role_sends_to_the_queues_that_its_function_sends_to(role: str, queues: set[str]) -> None:
+    assert {name for name in QUEUES if _may(role, "sqs:SendMessage", f"{name}.Arn")} == queues
+
+
+@pytest.mark.parametrize(
+    ("role", "queue"), [("ReconcileRole", "TxQueue"), ("RefundRole", "RefundQueue")]
+)
+def test_a_consumer_can_let_its_own_messages_rest(role: str, queue: str) -> None:
+    resting = {
+        name for name in QUEUES if _may(role, "sqs:ChangeMessageVisibilityBatch", f"{name}.Arn")
+    }
+    assert resting == {queue}
 
 
 def test_only_ingest_can_make_an_offline_transaction() -> None:
@@ -298,6 +367,7 @@ def test_each_source_has_its_mapping() -> None:
         ("RelayFunction", "OfflineTxTable.StreamArn"),
         ("RelayFunction", "WalletLedgerTable.StreamArn"),
         ("ReconcileFunction", "TxQueue.Arn"),
+        ("RefundFunction", "RefundQueue.Arn"),
     }
 
 
@@ -360,16 +430,25 @@ def test_only_debits_and_balances_are_filtered_off_a_stream() -> None:
     }
 
 
-def test_the_back_office_is_heard_through_a_queue_that_only_its_rule_may_use() -> None:
-    rule = RESOURCES["WalletRequestsRule"]["Properties"]
-    assert rule["EventPattern"] == {
-        "source": [{"anything-but": ["wakala"]}],  # the relay's own events fund no wallet
-        "detail-type": ["WalletCreditRequested", "WalletStatusRequested"],
+def test_requests_are_heard_through_a_queue_that_only_their_rules_may_use() -> None:
+    patterns = {name: rule["EventPattern"] for name, rule in _of_type("AWS::Events::Rule").items()}
+    assert patterns == {
+        "WalletRequestsRule": {
+            "source": [{"anything-but": ["wakala"]}],  # the relay's own events fund no wallet
+            "detail-type": ["WalletCreditRequested", "WalletStatusRequested"],
+        },
+        # The relay puts what agents ask for on the bus.
+        "RefundRequestsRule": {"detail-type": ["RefundRequested"]},
     }
-    (target,) = rule["Targets"]
-    assert _text(target["Arn"]) == "InboxQueue.Arn"
-    assert _text(target["DeadLetterConfig"]["Arn"]) == DELIVERY_FAILURES
-    assert _senders("InboxQueue") == {"WalletRequestsRule.Arn"}
+    for name in patterns:
+        rule = RESOURCES[name]["Properties"]
+        assert _text(rule["EventBusName"]) == "EventBus"
+        (target,) = rule["Targets"]
+        assert _text(target["Arn"]) == "InboxQueue.Arn"
+        assert _text(target["DeadLetterConfig"]["Arn"]) == DELIVERY_FAILURES
+        longest = {"MaximumEventAgeInSeconds": 86_400, "MaximumRetryAttempts": 185}
+        assert target["RetryPolicy"] == longest
+    assert _senders("InboxQueue") == {f"{name}.Arn" for name in patterns}
 
 
 def test_a_failed_run_of_the_sweep_leaves_a_letter() -> None:
@@ -439,6 +518,7 @@ def test_every_queue_that_is_polled_has_a_dead_letter_queue() -> None:
     polled = {mapping.source.removesuffix(".Arn") for mapping in QUEUE_MAPPINGS}
     assert {name: _dead_letter_queue(QUEUES[name]) for name in polled} == {
         "TxQueue": "TxDlqQueue",
+        "RefundQueue": "RefundDlqQueue",
         "InboxQueue": "DeliveryFailuresQueue",
     }
 
@@ -516,6 +596,7 @@ def test_every_route_wants_an_agents_token() -> None:
         ("post", "/tx/offline"),
         ("post", "/tx/offline/batch"),
         ("get", "/tx/status/{idempotencyKey}"),
+        ("post", "/tx/{idempotencyKey}/refund"),
     }
     assert not [each for each in routes if "Auth" in each or _text(each["RestApiId"]) != "Api"]
 
@@ -613,12 +694,15 @@ def test_what_can_go_wrong_has_an_alarm() -> None:
         assert {("Errors", name), ("Throttles", name)} <= watched
     assert {
         ("ApproximateNumberOfMessagesVisible", "TxDlqQueue.QueueName"),
+        ("ApproximateNumberOfMessagesVisible", "RefundDlqQueue.QueueName"),
         ("ApproximateNumberOfMessagesVisible", "DeliveryFailuresQueue.QueueName"),
         ("ApproximateAgeOfOldestMessage", "TxQueue.QueueName"),
+        ("ApproximateAgeOfOldestMessage", "RefundQueue.QueueName"),
         ("ApproximateAgeOfOldestMessage", "InboxQueue.QueueName"),
         ("IteratorAge", "RelayFunction"),
         ("OldestOpenAgeSeconds", "sweep"),
         ("InvariantViolations", "reconcile"),
+        ("InvariantViolations", "refund"),
         ("5XXError", "${AWS::StackName}-api"),
     } <= watched
 
@@ -672,7 +756,7 @@ def test_every_condition_is_used_and_asks_parameters_only() -> None:
 def test_a_new_account_can_take_the_defaults() -> None:
     defaults = {name: each["Default"] for name, each in TEMPLATE["Parameters"].items()}
     assert defaults["IngestReservedConcurrency"] == defaults["ReconcileReservedConcurrency"] == 0
-    assert defaults["ReconcileConcurrency"] <= 10
+    assert defaults["ReconcileConcurrency"] + defaults["RefundConcurrency"] <= 10
     assert defaults["OfflineTxWarmWrites"] == defaults["WalletLedgerWarmWrites"] == 0
 
 
@@ -683,6 +767,8 @@ def test_what_scripts_rely_on_is_given_out() -> None:
         "WalletLedgerTable",
         "TxQueueUrl",
         "TxDlqUrl",
+        "RefundQueueUrl",
+        "RefundDlqUrl",
         "FailedTxQueueUrl",
         "EventBusName",
         "UserPoolId",

@@ -3,10 +3,12 @@
 Reading a moving system must not give false alarms, so everything is read in the order in which
 the system cannot contradict it: the row before its entry (they are written together, so what a
 row says is in the ledger by then), a wallet's balance before its entries (all entries up to its
-version are there by then; later ones are left out). What still looks wrong is read again, row
-and entry in one transaction, before it counts.
+version are there by then; later ones are left out). What still looks wrong is read again, row,
+entry and running total in one transaction, and its refunds between two such reads that agree,
+before it counts.
 """
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +29,7 @@ PROMISES = {
     "P1": "at most one posted debit per transaction, with the accepted amount",
     "P2": "no balance below zero",
     "P3": "a balance is the sum of its entries, without gaps",
-    "P4": "no more refunded than debited",
+    "P4": "no more refunded than debited, each refund once",
     "P5": "every accepted transaction ends",
     "P6": "status answers what the ledger says",
     "P8": "every transaction is in exactly one place",
@@ -46,6 +48,10 @@ SETTLED = frozenset(
 SWEPT = frozenset({Status.QUEUED, Status.REFUND_REQUESTED})
 """Statuses under which the system still owes a row something, so that the sweep must see it."""
 
+READS_MAX = 10
+"""Reads of one suspect until two agree: each that does not is a refund of that debit."""
+READ_AGAIN_SECONDS = 0.05
+
 type TransactionId = tuple[AgentId, IdempotencyKey]
 
 
@@ -63,13 +69,49 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenBack:
+    """What went back of one debit: the entries of its refunds, and the running total."""
+
+    refunds: Sequence[Entry] = ()
+    total_minor: int = 0
+
+    @property
+    def posted_minor(self) -> int:
+        """The sum of what was refunded, by the entries."""
+        return sum(each.amount_minor for each in self.posted)
+
+    @property
+    def posted(self) -> list[Entry]:
+        """The refunds that moved money."""
+        return [each for each in self.refunds if isinstance(each.outcome, Posted)]
+
+
+NOTHING = GivenBack()
+
+
+@dataclass(frozen=True, slots=True)
 class Books:
-    """One wallet: its balance row, entries that were read after it, and what is neither."""
+    """One wallet: its balance row, what was read after it, and what is neither.
+
+    `totals`: how much of each debit was refunded, as the books keep count.
+    """
 
     phone: Phone
     wallet: Wallet | None
     entries: Sequence[Entry]
     strange: Sequence[EntryId] = ()
+    totals: Mapping[TransactionId, int] = field(default_factory=dict)
+
+    def given_back(self) -> dict[TransactionId, GivenBack]:
+        """What went back of each debit that anybody wanted back."""
+        refunds: defaultdict[TransactionId, list[Entry]] = defaultdict(list)
+        for entry in self.entries:
+            if entry.kind == "refund":
+                refunds[_transaction_id(entry)].append(entry)
+        return {
+            each: GivenBack(refunds[each], self.totals.get(each, 0))
+            for each in refunds.keys() | self.totals.keys()
+        }
 
     def posted(self) -> list[tuple[Entry, Posted]]:
         """Entries that the balance includes, in the order in which they were posted."""
@@ -153,11 +195,11 @@ class Audit:
     moved_minor: Counter[tuple[Currency, str]] = field(default_factory=Counter)
 
     def check_books(self, books: Books) -> None:
-        """P2, P3, P4 and P9 on one wallet."""
+        """P2, P3 and P9 on one wallet."""
         posted = books.posted()
         self.checked["P2"] += len(posted) + (books.wallet is not None)
         self.checked["P3"] += len(posted)
-        self.checked["P4"] += sum(entry.kind == "debit" for entry, _ in posted)
+        self.checked["P4"] += sum(entry.kind == "refund" for entry in books.entries)
         self.violations += [*_below_zero(books), *_broken_chain(books), *_strange(books)]
         if books.wallet is not None:
             self.held_minor[books.wallet.currency] += books.wallet.balance_minor
@@ -168,11 +210,17 @@ class Audit:
             if entry.contra != _contra(entry):
                 self.violations.append(_entry_violation("P9", entry, "another contra account"))
 
-    def check_transaction(self, row: Row | None, entry: Entry | None) -> list[Violation]:
-        """P1, P5, P6 and P8 on one transaction; what is found counts only once it is confirmed."""
-        found = list(_posted_as_accepted(row, entry, purges=self.purges))
+    def check_transaction(
+        self, row: Row | None, entry: Entry | None, given: GivenBack = NOTHING
+    ) -> list[Violation]:
+        """P1, P4, P5, P6 and P8 on one transaction; what is found counts once it is confirmed."""
+        found = [
+            *_posted_as_accepted(row, entry, purges=self.purges),
+            *_refunded_at_most(entry, given),
+        ]
         if row is not None:
             found += [
+                *_tells_what_went_back(row, given, purges=self.purges),
                 *_ended(row, self.now_s),
                 *_answers_the_ledger(row, entry, purges=self.purges),
                 *_in_one_place(row),
@@ -181,7 +229,9 @@ class Audit:
 
     def count_transaction(self, row: Row | None, entry: Entry | None) -> None:
         """Note that `check_transaction` was asked."""
-        self.checked["P1"] += entry is not None and isinstance(entry.outcome, Posted)
+        posted = entry is not None and isinstance(entry.outcome, Posted)
+        self.checked["P1"] += posted
+        self.checked["P4"] += posted
         for promise in ("P5", "P6", "P8"):
             self.checked[promise] += row is not None
 
@@ -212,10 +262,11 @@ def audit(stack: Stack, now_s: int, progress: Callable[[str], None]) -> Report:
             books = _read_books(stack, phone)
         tally.check_books(books)
         debits = {_transaction_id(e): e for e in books.entries if _is_debit(e)}
-        for found in sorted(rows[phone].keys() | debits.keys()):
+        given_back = books.given_back()
+        for found in sorted(rows[phone].keys() | debits.keys() | given_back.keys()):
             row, entry = rows[phone].get(found), debits.get(found)
             tally.count_transaction(row, entry)
-            if tally.check_transaction(row, entry):
+            if tally.check_transaction(row, entry, given_back.get(found, NOTHING)):
                 suspects.append((phone, found))
     for phone, suspect in suspects:
         tally.violations += tally.check_transaction(*_read_together(stack, phone, suspect))
@@ -303,10 +354,57 @@ def _broken_chain(books: Books) -> Iterator[Violation]:
 
 
 def _strange(books: Books) -> Iterator[Violation]:
-    # Nothing refunds yet, so no debit may have a refund.
     for entry_id in books.strange:
         promise = "P4" if entry_id.startswith("refund") else "P3"
         yield Violation(promise, "no entry that the books know", books.phone, entry_id)
+
+
+def _refunded_at_most(entry: Entry | None, given: GivenBack) -> Iterator[Violation]:
+    """What the ledger alone says of a debit's refunds."""
+    debit = entry if entry is not None and isinstance(entry.outcome, Posted) else None
+    decided: set[str | None] = set()
+    for refund in given.refunds:
+        if debit is None and isinstance(refund.outcome, Posted):
+            yield _entry_violation("P4", refund, "a refund of what was never debited")
+        # The refusal of a reused refund id stands beside the id's own entry, under a longer one.
+        if refund.outcome == Rejected(Reason.KEY_REUSED):
+            continue
+        if refund.refund_id in decided:
+            yield _entry_violation("P4", refund, f"{refund.refund_id} has a second outcome")
+        decided.add(refund.refund_id)
+    if debit is not None and given.posted_minor > debit.amount_minor:
+        what = f"{given.posted_minor} refunded of a debit of {debit.amount_minor}"
+        yield _entry_violation("P4", debit, what)
+    if given.total_minor != given.posted_minor:
+        what = f"the running total says {given.total_minor}, its entries {given.posted_minor}"
+        found = entry or next(iter(given.refunds), None)
+        yield _entry_violation("P4", found, what) if found else Violation("P4", what)
+
+
+def _tells_what_went_back(row: Row, given: GivenBack, *, purges: bool) -> Iterator[Violation]:
+    asked = row.transaction
+    told_minor = asked.refunded_minor or 0
+    # The row of a key that was purged and sent again was told of no refund of the first use.
+    forgotten = purges and asked.refunded_minor is None
+    if told_minor != given.posted_minor and not forgotten:
+        what = f"it says that {told_minor} were refunded, its entries {given.posted_minor}"
+        yield _row_violation("P4", row, what)
+    match asked.status:
+        case Status.REFUND_REQUESTED:
+            agrees = told_minor <= asked.amount_minor
+        case Status.PARTIALLY_REFUNDED:
+            agrees = 0 < told_minor < asked.amount_minor
+        case Status.REFUNDED:
+            agrees = told_minor == asked.amount_minor
+        case _:
+            agrees = told_minor == 0
+    if not agrees:
+        what = f"it is {asked.status} with {told_minor} of {asked.amount_minor} refunded"
+        yield _row_violation("P4", row, what)
+    for refund in given.refunds:
+        reused = refund.outcome == Rejected(Reason.KEY_REUSED)
+        if asked.cancelled_by == refund.refund_id and not reused:
+            yield _entry_violation("P4", refund, "the refund cancelled it, and has an entry too")
 
 
 def _ended(row: Row, now_s: int) -> Iterator[Violation]:
@@ -314,6 +412,11 @@ def _ended(row: Row, now_s: int) -> Iterator[Violation]:
     overdue_s = now_s - asked.expires_at_s
     if asked.status is Status.QUEUED and overdue_s > EXPIRY_GRACE_S:
         yield _row_violation("P5", row, f"still queued, {overdue_s} s after its time was over")
+    waits = asked.status is Status.REFUND_REQUESTED
+    if waits and asked.refund_request is None:
+        yield _row_violation("P5", row, "it waits for a refund, and does not say which")
+    if asked.refund_request is not None and not waits:
+        yield _row_violation("P5", row, f"it is {asked.status} with a refund that nobody sends")
 
 
 def _answers_the_ledger(row: Row, entry: Entry | None, *, purges: bool) -> Iterator[Violation]:
@@ -345,7 +448,7 @@ def _in_one_place(row: Row) -> Iterator[Violation]:
 def _signed(entry: Entry) -> int:
     """What a posted entry adds to its wallet, in minor units."""
     match entry.kind:
-        case "credit":
+        case "credit" | "refund":
             return entry.amount_minor
         case "debit":
             return -entry.amount_minor
@@ -399,28 +502,82 @@ def _ledger_phones(stack: Stack) -> set[Phone]:
 def _read_books(stack: Stack, phone: Phone) -> Books:
     wallet = find(stack, phone)  # before the entries: see above
     entries: list[Entry] = []
+    totals: dict[TransactionId, int] = {}
     strange: list[EntryId] = []
     for item in wallet_items(stack, phone):
         try:
-            entries.append(items.read_entry(item))
+            original = _original_of_total(item["txId"]["S"])
+            if original is None:
+                entries.append(items.read_entry(item))
+            else:
+                totals[original] = items.read_refund_total(item)
         except (KeyError, ValueError):
             strange.append(EntryId(item["txId"]["S"]))
-    return Books(phone, wallet, entries, strange)
+    return Books(phone, wallet, entries, strange, totals)
+
+
+def _original_of_total(tx_id: str) -> TransactionId | None:
+    """The debit that a sort key is the running total of, None for any other sort key."""
+    parts = tx_id.split("#")
+    if len(parts) != 3:
+        return None
+    original = AgentId(parts[1]), IdempotencyKey(parts[2])
+    return original if items.refund_total_id(*original) == tx_id else None
 
 
 def _read_together(
     stack: Stack, phone: Phone, transaction: TransactionId
-) -> tuple[Row | None, Entry | None]:
-    """Row and entry as of one moment."""
-    entry_id = EntryId(f"debit#{transaction[0]}#{transaction[1]}")
+) -> tuple[Row | None, Entry | None, GivenBack]:
+    """Row, entry, total and refunds as of one moment."""
+    found = _read_at_once(stack, phone, transaction)
+    refunds = _refunds(stack, phone, transaction)
+    for _ in range(READS_MAX):
+        again = _read_at_once(stack, phone, transaction)
+        if found == again:  # every refund that is posted moves the total
+            break
+        found, refunds = again, _refunds(stack, phone, transaction)
+    row, entry, total_minor = found
+    if row is not None and row.transaction.phone != phone and entry is None:
+        row = None  # of another wallet, where somebody wanted it back from this one
+    return row, entry, GivenBack(refunds, total_minor)
+
+
+def _read_at_once(
+    stack: Stack, phone: Phone, transaction: TransactionId
+) -> tuple[Row | None, Entry | None, int]:
+    ledger = stack.output("WalletLedgerTable")
     keys = [
         (stack.output("OfflineTxTable"), items.offline_tx_key(*transaction)),
-        (stack.output("WalletLedgerTable"), items.ledger_key(phone, entry_id)),
+        (ledger, items.ledger_key(phone, items.debit_entry_id(*transaction))),
+        (ledger, items.ledger_key(phone, items.refund_total_id(*transaction))),
     ]
-    row, entry = stack.dynamodb.transact_get_items(
-        TransactItems=[{"Get": {"TableName": table, "Key": key}} for table, key in keys]
-    )["Responses"]
+    request: Any = [{"Get": {"TableName": table, "Key": key}} for table, key in keys]
+    answer = _get_together(stack, request)
+    row, entry, total = (each.get("Item") for each in answer["Responses"])
     return (
-        _row(row["Item"]) if row.get("Item") else None,
-        items.read_entry(entry["Item"]) if entry.get("Item") else None,
+        _row(row) if row else None,
+        items.read_entry(entry) if entry else None,
+        items.read_refund_total(total) if total else 0,
     )
+
+
+def _get_together(stack: Stack, gets: Any) -> Any:
+    for _ in range(READS_MAX - 1):
+        try:
+            return stack.dynamodb.transact_get_items(TransactItems=gets)
+        except stack.dynamodb.exceptions.TransactionCanceledException:  # it is being written
+            time.sleep(READ_AGAIN_SECONDS)
+    return stack.dynamodb.transact_get_items(TransactItems=gets)
+
+
+def _refunds(stack: Stack, phone: Phone, transaction: TransactionId) -> list[Entry]:
+    pages = stack.dynamodb.get_paginator("query").paginate(
+        TableName=stack.output("WalletLedgerTable"),
+        ConsistentRead=True,
+        KeyConditionExpression="phone = :phone AND begins_with(txId, :refunds)",
+        ExpressionAttributeValues={
+            ":phone": {"S": phone},
+            ":refunds": {"S": items.refund_id_entry(*transaction, "")},
+        },
+    )
+    return [items.read_entry(item) for page in pages for item in page["Items"]]

@@ -14,7 +14,7 @@ from wakala.stack import Stack
 from wallet_ledger.aws.items import OPEN_INDEX, open_shard_key
 from wallet_ledger.domain.transactions import OPEN_SHARDS
 
-DEAD_LETTERS = frozenset({"TxDlqUrl", "FailedTxQueueUrl", "DeliveryFailuresUrl"})
+DEAD_LETTERS = frozenset({"TxDlqUrl", "RefundDlqUrl", "FailedTxQueueUrl", "DeliveryFailuresUrl"})
 """Outputs of the queues in which nothing should lie unnoticed."""
 
 

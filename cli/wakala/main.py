@@ -18,7 +18,7 @@ from botocore.exceptions import (
 )
 from cyclopts import App, CycloptsError, Parameter
 
-from wakala import agents, audit, demo, deploy, info, transactions, wallets
+from wakala import agents, audit, demo, deploy, info, refunds, transactions, wallets
 from wakala.output import (
     Problem,
     coloured,
@@ -33,6 +33,7 @@ from wakala.output import (
 from wakala.stack import DEFAULT_STACK, Stack, Where, open_stack
 from wakala.transactions import AgentApi, Answer
 from wallet_ledger.domain.ids import is_id
+from wallet_ledger.domain.postings import Entry
 from wallet_ledger.domain.wallets import Wallet
 
 app = App(
@@ -44,8 +45,9 @@ app = App(
 )
 agent_app = App(name="agent", help="Enroll agents and get their tokens.")
 wallet_app = App(name="wallet", help="Open, fund, freeze and read wallets.")
-tx_app = App(name="tx", help="Submit offline transactions as an agent's app does, ask for them.")
-for group in (agent_app, wallet_app, tx_app):
+tx_app = App(name="tx", help="Submit, follow and refund transactions as an agent's app does.")
+refund_app = App(name="refund", help="Refund transactions as a back office does, over the bus.")
+for group in (agent_app, wallet_app, tx_app, refund_app):
     app.command(group)
 
 Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
@@ -106,6 +108,32 @@ class OneTransaction:
             "amount": _minor_units(self.amount),
             "idempotencyKey": self.key or str(uuid.uuid4()),
         } | {name: value for name, value in optional.items() if value is not None}
+
+
+@Parameter(name="*", group="One refund")
+@dataclass(frozen=True, slots=True)
+class OneRefund:
+    """A refund given by options."""
+
+    agent: Annotated[str, Parameter(help="Whose transaction it is.")]
+    reason: Annotated[str, Parameter(help="Why, in up to 140 characters; kept in the ledger.")]
+    amount: Annotated[
+        str | None,
+        Parameter(help="Minor units; all that remains if not given.", allow_leading_hyphen=True),
+    ] = None
+    refund_id: Annotated[
+        str | None, Parameter(help="For a safe repetition; `full` unless you say otherwise.")
+    ] = None
+
+    def document(self, key: str) -> transactions.Document:
+        """The request's members, as they travel both ways."""
+        optional = {
+            "refundId": self.refund_id,
+            "amount": None if self.amount is None else _minor_units(self.amount),
+        }
+        return {"agentId": self.agent, "idempotencyKey": key, "reason": self.reason} | {
+            name: value for name, value in optional.items() if value is not None
+        }
 
 
 @app.command
@@ -349,12 +377,19 @@ def show_wallet(phone: str, *, on: On = LOCAL, json: Json = False) -> None:
 def statement(phone: str, *, on: On = LOCAL, json: Json = False) -> None:
     """List every entry of a wallet, oldest first: what was posted, and what was refused.
 
+    A person gets refunds below the debit that they give back; a script gets every entry in its
+    time, with its `refundId`.
+
     For example:
 
         wakala wallet statement 0712345678
     """
-    entries = [wallets.entry_view(entry) for entry in wallets.statement(on.open(), phone)]
-    show(json, entries, lambda: _statement_table(entries))
+    entries = wallets.statement(on.open(), phone)
+    show(
+        json,
+        [wallets.entry_view(entry) for entry in entries],
+        lambda: _statement_table(wallets.under_their_debits(entries)),
+    )
 
 
 @wallet_app.command
@@ -467,6 +502,99 @@ def tx_status(key: str, *, agent: str, on: On = LOCAL, json: Json = False) -> No
     raise Problem(f"{agent} has no transaction {key}" if unknown else str(body.get("detail")))
 
 
+@tx_app.command(name="refund")
+def tx_refund(
+    key: str,
+    *,
+    one: OneRefund,
+    no_wait: Annotated[Flag, Parameter(help="Return as soon as it is under way.")] = False,
+    dry_run: Annotated[Flag, Parameter(help="Say what would happen, and do nothing.")] = False,
+    on: On = LOCAL,
+    json: Json = False,
+) -> None:
+    """Ask for a transaction back as the agent's app does, and wait for the end.
+
+    One that is not settled yet is cancelled, and no money moves. The same request again is a
+    replay; each part of a transaction needs a --refund-id of its own. Exit status 1 where it was
+    refused.
+
+    For example:
+
+        wakala tx refund t-0001 --agent AG-001 --reason 'wrong customer' --dry-run
+        wakala tx refund t-0001 --agent AG-001 --reason 'wrong customer'
+        wakala tx refund t-2 --agent AG-001 --reason 'short' --amount 500 --refund-id r-1
+
+    Parameters
+    ----------
+    key
+        The transaction's idempotency key.
+    """
+    wanted = one.document(key)
+    stack = on.open()
+    if dry_run:
+        _show_foreseen(json, refunds.foresee_over_http(stack, wanted, _now_ms()))
+        return
+    api = AgentApi(stack.api_url, agents.token(stack, one.agent))
+    answer = api.refund(wanted) if no_wait else refunds.ask_api(api, wanted)
+    if not answer.accepted and not json:
+        raise Problem(refunds.why(answer))
+    show(json, answer.view(), lambda: _members_table(answer.body))
+    if not answer.accepted:
+        raise SystemExit(1)
+
+
+@refund_app.command
+def request(
+    key: str,
+    *,
+    phone: str,
+    one: OneRefund,
+    print_only: Annotated[
+        Flag, Parameter(name="--print", help="Print the aws command that sends it, send nothing.")
+    ] = False,
+    dry_run: Annotated[Flag, Parameter(help="Say what would happen, and do nothing.")] = False,
+    on: On = LOCAL,
+    json: Json = False,
+) -> None:
+    """Put a refund on the bus as a back office does, and wait until it is decided.
+
+    It needs no agent and no session, and works a year later. What is decided stands for its
+    --refund-id: the same again refunds nothing twice. Exit status 1 where it was refused.
+
+    For example:
+
+        wakala refund request t-1 --agent A-1 --phone 0712345678 --reason fee --dry-run
+        wakala refund request t-1 --agent A-1 --phone 0712345678 --reason fee --print
+        wakala refund request t-1 --agent A-1 --phone 0712345678 --reason fee
+
+    Parameters
+    ----------
+    key
+        The transaction's idempotency key.
+    phone
+        The wallet that was debited.
+    """
+    members = one.document(key) | {"phone": phone}
+    stack = on.open()
+    asked = refunds.ask(stack, members)
+    if print_only:
+        command = refunds.put_events_command(stack, asked, on.profile)
+        if json:
+            show(json, {"command": command}, lambda: "")
+        else:
+            print(command)
+        return
+    if dry_run:
+        _show_foreseen(json, refunds.foresee(stack, asked.refund, _now_ms()))
+        return
+    (told,) = refunds.settle(stack, [asked])
+    if told.outcome == "rejected" and not json:
+        raise Problem(told.words())
+    show(json, told.view(), lambda: escape(told.words()))
+    if told.outcome == "rejected":
+        raise SystemExit(1)
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run one command; the exit status. Whatever a person can mend is told in one line."""
     try:
@@ -511,6 +639,14 @@ def _minor_units(text: str) -> int:
     return int(text)
 
 
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def _show_foreseen(as_json: bool, foreseen: refunds.Foreseen) -> None:
+    show(as_json, foreseen.view(), lambda: escape(f"would {foreseen.words}"))
+
+
 def _change_status(
     stack: Stack,
     phone: str,
@@ -534,7 +670,7 @@ def _members_table(members: dict[str, Any]) -> object:
     made.show_header = False
     for name, value in members.items():
         match name:
-            case "amount" | "balance":
+            case "amount" | "balance" | "refunded":
                 made.add_row(name, f"{value:,}")
             case "createdAt" | "updatedAt":
                 made.add_row(name, wallets.rfc3339(value))
@@ -543,18 +679,25 @@ def _members_table(members: dict[str, Any]) -> object:
     return made
 
 
-def _statement_table(entries: list[dict[str, Any]]) -> object:
+def _statement_table(entries: Sequence[Entry]) -> object:
     numbers = frozenset({"version", "amount", "balance after"})
     made = table("at", "entry", "outcome", "version", "amount", "balance after", right=numbers)
+    debits: set[tuple[str, str]] = set()
     for entry in entries:
-        sign = "-" if entry["kind"] == "debit" else ""
+        view = wallets.entry_view(entry)
+        original = (entry.actor, entry.reference)
+        if entry.kind == "debit":
+            debits.add(original)
+        below = entry.kind == "refund" and original in debits
+        name = f"  ↳ refund {entry.refund_id}" if below else entry.entry_id.replace("#", " ")
+        sign = "-" if entry.kind == "debit" else ""
         made.add_row(
-            entry["createdAt"][:19].replace("T", " "),
-            entry["entryId"].replace("#", " "),
-            coloured(entry["reason"] or entry["outcome"]),
-            str(entry["version"] or ""),
-            f"{sign}{entry['amount']:,}" if entry["amount"] else "",
-            "" if entry["balanceAfter"] is None else f"{entry['balanceAfter']:,}",
+            str(view["createdAt"])[:19].replace("T", " "),
+            escape(name),
+            coloured(str(view["reason"] or view["outcome"])),
+            str(view["version"] or ""),
+            f"{sign}{entry.amount_minor:,}" if entry.amount_minor else "",
+            "" if view["balanceAfter"] is None else f"{view['balanceAfter']:,}",
         )
     return made
 

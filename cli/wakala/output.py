@@ -17,10 +17,14 @@ progress = Console(highlight=False, stderr=True)
 
 COLOURS = {
     "active": "green",
+    "cancelled": "cyan",
     "failed": "red",
     "frozen": "cyan",
+    "partially_refunded": "cyan",
     "posted": "green",
     "queued": "yellow",
+    "refund_requested": "yellow",
+    "refunded": "cyan",
     "refused": "red",
     "rejected": "red",
     "synced": "green",

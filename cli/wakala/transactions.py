@@ -23,9 +23,11 @@ from wallet_ledger.errors import InvalidMessage
 ATTEMPTS_MAX = 8
 BACKOFF_SECONDS = 0.2
 BACKOFF_SECONDS_MAX = 10.0
+CONFLICT = 409
 
 COLUMNS = ("agentId", "phone", "amount", "idempotencyKey", "currency", "capturedAt")
 REQUIRED = COLUMNS[:4]
+REFUND_MEMBERS = ("refundId", "amount", "reason")
 
 type Document = dict[str, Any]
 """A transaction as it travels: `{agentId, phone, amount, idempotencyKey, …}`."""
@@ -112,6 +114,20 @@ class AgentApi:
         """Ask for the status of one of the agent's transactions."""
         return self._until_answered("GET", f"/tx/status/{quote(key, safe='')}", None)
 
+    def refund(self, wanted: Document) -> Answer:
+        """Ask for a transaction back: `{agentId, idempotencyKey, refundId?, amount?, reason}`."""
+        started = time.monotonic()
+        path = f"/tx/{quote(wanted['idempotencyKey'], safe='')}/refund"
+        body = {name: wanted[name] for name in REFUND_MEMBERS if name in wanted}
+        answer = self._until_answered("POST", path, body)
+        return Answer(
+            wanted,
+            answer.status_code,
+            body_of(answer),
+            answer.headers.get("Idempotent-Replayed") == "true",
+            (time.monotonic() - started) * 1000,
+        )
+
     def _batch(self, transactions: Sequence[Document]) -> tuple[list[Answer], bool]:
         """An answer for each, and whether the API gave each its own."""
         started = time.monotonic()
@@ -136,7 +152,9 @@ class AgentApi:
                     raise Problem(f"no answer from {self.url}: {error}") from error
                 self._wait(attempt, None)
                 continue
-            may_pass = _may_pass(answer.status_code, body_of(answer))
+            # A conflict is about the transaction: whether to ask once more is the caller's to say.
+            conflict = answer.status_code == CONFLICT
+            may_pass = not conflict and _may_pass(answer.status_code, body_of(answer))
             if not may_pass or attempt == ATTEMPTS_MAX:
                 return answer
             self._wait(attempt, answer.headers.get("Retry-After"))

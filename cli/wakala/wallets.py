@@ -3,7 +3,7 @@
 import json
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -14,6 +14,8 @@ from wallet_ledger.aws import items
 from wallet_ledger.contracts import Defaults, InvalidRequest, read_bus_request, read_phone
 from wallet_ledger.domain.ids import Currency, EntryId, Phone
 from wallet_ledger.domain.postings import Entry
+from wallet_ledger.domain.refunds import Refund
+from wallet_ledger.domain.transactions import Reason
 from wallet_ledger.domain.wallets import Movement, Posted, Rejected, Wallet
 
 SOURCE = "cli"
@@ -81,7 +83,7 @@ def settle(stack: Stack, requests: list[Requested], seconds: float = WAIT_SECOND
     call again then finds what has been posted meanwhile, and posts nothing twice.
     """
     found = {n: entry for n, each in enumerate(requests) if (entry := _entry(stack, each))}
-    _put(stack, [each for n, each in enumerate(requests) if n not in found])
+    put(stack, [(r.detail_type, r.detail) for n, r in enumerate(requests) if n not in found])
     deadline = time.monotonic() + seconds
     while len(found) < len(requests):
         if time.monotonic() > deadline:
@@ -115,10 +117,30 @@ def find(stack: Stack, phone: Phone) -> Wallet | None:
 def statement(stack: Stack, phone: str) -> list[Entry]:
     """Every entry of the wallet, oldest first. Problem for a phone that the ledger never met."""
     number = parse_phone(stack, phone)
-    entries = [items.read_entry(item) for item in wallet_items(stack, number)]
+    entries = [
+        items.read_entry(item)
+        for item in wallet_items(stack, number)
+        if items.entry_kind(item["txId"]["S"]) is not None  # beside them, totals of refunds
+    ]
     if not entries and find(stack, number) is None:
         raise _no_wallet(number)
     return sorted(entries, key=lambda entry: (entry.created_at_ms, _version(entry)))
+
+
+def under_their_debits(entries: Sequence[Entry]) -> list[Entry]:
+    """The same entries in the same order, but refunds below the debit that they give back."""
+    debits = {_original(entry) for entry in entries if _is_original(entry)}
+    refunds: dict[tuple[str, str], list[Entry]] = {}
+    for entry in entries:
+        if entry.kind == "refund" and _original(entry) in debits:
+            refunds.setdefault(_original(entry), []).append(entry)
+    ordered: list[Entry] = []
+    for entry in entries:
+        if _is_original(entry):
+            ordered += [entry, *refunds.get(_original(entry), [])]
+        elif entry.kind != "refund" or _original(entry) not in debits:
+            ordered.append(entry)
+    return ordered
 
 
 def wallet_items(stack: Stack, phone: Phone) -> Iterator[Mapping[str, Any]]:
@@ -158,6 +180,8 @@ def entry_view(entry: Entry) -> dict[str, str | int | None]:
         "amount": entry.amount_minor,
         "currency": entry.currency,
         "contra": entry.contra,
+        "refundId": entry.refund_id,
+        "remaining": entry.remaining_minor,
         "status": entry.wallet_status,
         "version": posted.version if posted else None,
         "balanceAfter": posted.balance_after_minor if posted else None,
@@ -189,34 +213,59 @@ def _status(stack: Stack, phone: str, status: str, request_id: str) -> Requested
     return _requested(stack, "WalletStatusRequested", detail)
 
 
-def _requested(stack: Stack, detail_type: str, detail: Mapping[str, str | int]) -> Requested:
-    """Read the request as the stack will, so that a mistake is told here and not by silence."""
+def understood(
+    stack: Stack, detail_type: str, detail: Mapping[str, str | int]
+) -> Movement | Refund:
+    """Read a request as the stack will, so that a mistake is told here and not by silence."""
     envelope = {"id": "cli", "detail-type": detail_type, "detail": detail}
     defaults = Defaults(Currency(stack.currency), stack.default_region)
     try:
-        _, movement = read_bus_request(json.dumps(envelope), defaults)
+        _, asked = read_bus_request(json.dumps(envelope), defaults)
     except InvalidRequest as error:
         first = error.errors[0]
         raise Problem(f"{first.field}: {first.message}") from error
-    return Requested(detail_type, detail, movement)
+    return asked
 
 
-def _put(stack: Stack, requests: list[Requested]) -> None:
+def put(stack: Stack, requests: Sequence[tuple[str, Mapping[str, str | int]]]) -> None:
+    """Put requests on the bus, each with its detail type, as the back office."""
     for start in range(0, len(requests), PUT_EVENTS_MAX):
-        answer = stack.events.put_events(
-            Entries=[
-                {
-                    "Source": f"wakala.{SOURCE}",
-                    "DetailType": each.detail_type,
-                    "Detail": json.dumps(each.detail),
-                    "EventBusName": stack.output("EventBusName"),
-                }
-                for each in requests[start : start + PUT_EVENTS_MAX]
-            ]
-        )
+        entries: Any = bus_entries(stack, requests[start : start + PUT_EVENTS_MAX])
+        answer = stack.events.put_events(Entries=entries)
         if answer["FailedEntryCount"]:
             failed = next(entry for entry in answer["Entries"] if "ErrorCode" in entry)
             raise Problem(f"the bus refused the request: {failed['ErrorCode']}")
+
+
+def bus_entries(
+    stack: Stack, requests: Sequence[tuple[str, Mapping[str, str | int]]]
+) -> list[dict[str, str]]:
+    """The requests as PutEvents takes them."""
+    return [
+        {
+            "Source": f"wakala.{SOURCE}",
+            "DetailType": detail_type,
+            "Detail": json.dumps(detail),
+            "EventBusName": stack.output("EventBusName"),
+        }
+        for detail_type, detail in requests
+    ]
+
+
+def _requested(stack: Stack, detail_type: str, detail: Mapping[str, str | int]) -> Requested:
+    movement = understood(stack, detail_type, detail)
+    if isinstance(movement, Refund):
+        raise TypeError(f"{detail_type} asks for a refund")
+    return Requested(detail_type, detail, movement)
+
+
+def _is_original(entry: Entry) -> bool:
+    # The refusal of a reused key stands beside the key's own entry, and nothing is refunded of it.
+    return entry.kind == "debit" and entry.outcome != Rejected(Reason.KEY_REUSED)
+
+
+def _original(entry: Entry) -> tuple[str, str]:
+    return entry.actor, entry.reference
 
 
 def _require_posted(request: Requested, entry: Entry) -> Entry:

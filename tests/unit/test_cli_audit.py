@@ -6,14 +6,26 @@ from dataclasses import replace
 import pytest
 
 from wakala import audit as audit_module
-from wakala.audit import Audit, Books, Row, TransactionId, audit, masked, render
+from wakala.audit import (
+    NOTHING,
+    Audit,
+    Books,
+    GivenBack,
+    Row,
+    TransactionId,
+    audit,
+    masked,
+    render,
+)
 from wakala.output import out
 from wakala.stack import Stack
 from wallet_ledger.aws import items
 from wallet_ledger.domain.ids import AgentId, Currency, EntryId, Fingerprint, IdempotencyKey, Phone
 from wallet_ledger.domain.postings import Entry, NewEntry
+from wallet_ledger.domain.refunds import Post, Refund, Reject, Seen, cancelled, decide_refund
 from wallet_ledger.domain.transactions import (
     OfflineTransaction,
+    PendingRefund,
     Reason,
     Request,
     Status,
@@ -56,7 +68,7 @@ def credit(key: str, amount: int) -> Credit:
 
 def placed(transaction: OfflineTransaction) -> Row:
     """The row where the system puts it: an open one in its partition of the index."""
-    is_open = transaction.status is Status.QUEUED
+    is_open = transaction.status in (Status.QUEUED, Status.REFUND_REQUESTED)
     shard = open_shard(transaction.agent_id, transaction.idempotency_key)
     return Row(transaction, items.open_shard_key(shard) if is_open else None)
 
@@ -69,6 +81,31 @@ def books_of(*movements: Movement) -> Books:
         for movement, outcome in zip(movements, decision.outcomes, strict=True)
     ]
     return Books(PHONE, decision.after, entries)
+
+
+def refund(key: str, amount: int | None, refund_id: str = "full") -> Refund:
+    return Refund(
+        AgentId("AG-001"), IdempotencyKey(key), PHONE, refund_id, amount, None, "why", "office"
+    )
+
+
+def refunded(books: Books, *asked: Refund) -> tuple[Books, Row, GivenBack]:
+    """The books, the row and what went back of it, as the system leaves them after the refunds."""
+    key = asked[0].idempotency_key
+    debit_entry = entry(books, key)
+    found = row(key, debit_entry.amount_minor)
+    total, entries, kept = 0, list(books.entries), books.wallet
+    for each in asked:
+        seen = Seen(found, debit_entry, None, None, total, kept)
+        plan = decide_refund(each, seen, NOW_MS, patient=False)
+        assert isinstance(plan, Post | Reject)
+        entries.append(items.read_entry(items.refund_item(each, plan, KES, NOW_MS)))
+        found = plan.row_after or found
+        if isinstance(plan, Post):
+            kept, total = plan.wallet_after, total + plan.amount_minor
+    totals = {(asked[0].agent_id, key): total}
+    after = replace(books, wallet=kept, entries=entries, totals=totals)
+    return after, placed(found), after.given_back()[asked[0].agent_id, key]
 
 
 SOUND = books_of(
@@ -88,6 +125,11 @@ ROWS = {
 
 def entry(books: Books, key: str) -> Entry:
     return next(each for each in books.entries if each.reference == key)
+
+
+REFUSED = entry(SOUND, "k-2")
+SETTLED = entry(SOUND, "k-1")
+OTHER_USE = replace(SETTLED, fingerprint=Fingerprint("another"))
 
 
 def changed(books: Books, key: str, **changes: object) -> Books:
@@ -112,10 +154,14 @@ def broken_by_books(*books: Books) -> list[str]:
 
 
 def broken_by_transaction(
-    found_row: Row | None, found_entry: Entry | None, *, purges: bool = False
+    found_row: Row | None,
+    found_entry: Entry | None,
+    given: GivenBack = NOTHING,
+    *,
+    purges: bool = False,
 ) -> list[str]:
     tally = Audit(NOW_S, purges=purges)
-    return [each.promise for each in tally.check_transaction(found_row, found_entry)]
+    return [each.promise for each in tally.check_transaction(found_row, found_entry, given)]
 
 
 # --- sound books ---------------------------------------------------------------------------
@@ -210,9 +256,9 @@ def test_p3_an_item_that_the_books_do_not_know() -> None:
     assert broken_by_books(replace(SOUND, strange=[EntryId("loan#x#1")])) == ["P3"]
 
 
-def test_p4_a_refund_while_nothing_refunds() -> None:
-    refund = EntryId("refund#AG-001#k-1#r-1")
-    assert broken_by_books(replace(SOUND, strange=[refund])) == ["P4"]
+def test_p4_a_refund_that_cannot_be_read() -> None:
+    unreadable = EntryId("refund#AG-001#k-1#r-1")
+    assert broken_by_books(replace(SOUND, strange=[unreadable])) == ["P4"]
 
 
 def test_p9_money_from_nowhere() -> None:
@@ -229,6 +275,121 @@ def test_p9_currencies_are_summed_apart() -> None:
     assert broken_by_books(replace(SOUND, wallet=dollars)).count("P9") == 2
 
 
+def test_p3_p9_a_refund_is_part_of_the_chain_and_of_the_sums() -> None:
+    books, _, _ = refunded(SOUND, refund("k-1", 100, "r-1"), refund("k-1", None))
+    assert broken_by_books(books) == []
+    assert broken_by_books(replace(books, wallet=wallet(SOUND))) == []  # posted meanwhile
+    refunds = [each for each in books.entries if each.kind == "refund"]
+    one = replace(books, entries=[each for each in books.entries if each is not refunds[0]])
+    assert "P3" in broken_by_books(one)
+    elsewhere = [
+        replace(each, contra="agent:AG-666") if each is refunds[0] else each
+        for each in books.entries
+    ]
+    assert broken_by_books(replace(books, entries=elsewhere)) == ["P9"]
+
+
+# --- P4: refunds ----------------------------------------------------------------------------
+
+PARTS = (refund("k-1", 100, "r-1"), refund("k-1", 150, "r-2"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "status"),
+    [
+        ((refund("k-1", None),), Status.REFUNDED),
+        (PARTS, Status.PARTIALLY_REFUNDED),
+        ((*PARTS, refund("k-1", None)), Status.REFUNDED),
+        ((*PARTS, refund("k-1", 51, "r-3")), Status.PARTIALLY_REFUNDED),
+        ((refund("k-1", 301),), Status.SYNCED),
+    ],
+)
+def test_refunds_that_the_system_makes_break_no_promise(
+    asked: tuple[Refund, ...], status: Status
+) -> None:
+    books, found, given = refunded(SOUND, *asked)
+    assert found.transaction.status is status
+    assert broken_by_transaction(found, entry(SOUND, "k-1"), given) == []
+    tally = Audit(NOW_S)
+    tally.check_books(books)
+    assert tally.report().ok
+    assert tally.checked["P4"] == len(asked)
+
+
+def test_p4_more_refunded_than_debited() -> None:
+    _, found, given = refunded(SOUND, *PARTS)
+    more = replace(given.refunds[1], amount_minor=201)
+    changed_given = GivenBack([given.refunds[0], more], 301)
+    row_too = replace(found, transaction=replace(found.transaction, refunded_minor=301))
+    assert set(broken_by_transaction(row_too, entry(SOUND, "k-1"), changed_given)) == {"P4"}
+
+
+def test_p4_a_refund_of_what_was_never_debited() -> None:
+    _, _, given = refunded(SOUND, *PARTS)
+    assert broken_by_transaction(None, None, given) == ["P4", "P4"]
+    assert broken_by_transaction(None, REFUSED, given) == ["P4", "P4"]
+
+
+def test_p4_one_refund_id_with_two_outcomes() -> None:
+    _, found, given = refunded(SOUND, *PARTS)
+    twice = replace(given.refunds[1], refund_id="r-1")
+    said = broken_by_transaction(found, SETTLED, replace(given, refunds=[given.refunds[0], twice]))
+    assert said == ["P4"]
+
+
+def test_the_refusal_of_a_reused_refund_id_is_no_second_outcome() -> None:
+    _, found, given = refunded(SOUND, *PARTS)
+    refusal = Reject(Reason.KEY_REUSED, None, None)
+    stored = items.refund_item(refund("k-1", 7, "r-1"), refusal, KES, NOW_MS)
+    with_it = replace(given, refunds=[*given.refunds, items.read_entry(stored)])
+    assert broken_by_transaction(found, SETTLED, with_it) == []
+
+
+@pytest.mark.parametrize("total_minor", [0, 249, 251])
+def test_p4_a_running_total_that_is_not_the_sum_of_the_refunds(total_minor: int) -> None:
+    _, found, given = refunded(SOUND, *PARTS)
+    wrong = replace(given, total_minor=total_minor)
+    assert broken_by_transaction(found, SETTLED, wrong) == ["P4"]
+
+
+def test_p4_a_running_total_of_a_debit_that_is_not_there() -> None:
+    assert broken_by_transaction(None, None, GivenBack((), 5)) == ["P4"]
+
+
+@pytest.mark.parametrize(
+    ("status", "told_minor"),
+    [
+        (Status.SYNCED, 250),
+        (Status.SYNCED, None),
+        (Status.REFUNDED, 250),
+        (Status.PARTIALLY_REFUNDED, 249),
+        (Status.PARTIALLY_REFUNDED, None),
+    ],
+)
+def test_p4_a_row_that_tells_of_other_refunds_than_the_ledger(
+    status: Status, told_minor: int | None
+) -> None:
+    _, found, given = refunded(SOUND, *PARTS)
+    wrong = replace(found.transaction, status=status, refunded_minor=told_minor)
+    assert set(broken_by_transaction(placed(wrong), SETTLED, given)) == {"P4"}
+
+
+def test_p4_a_purged_key_that_came_again_tells_of_no_refund() -> None:
+    _, _, given = refunded(SOUND, *PARTS)
+    again = placed(row("k-1", 300))
+    assert broken_by_transaction(again, SETTLED, given, purges=True) == []
+    assert set(broken_by_transaction(again, SETTLED, given)) == {"P4"}
+
+
+def test_p4_a_refund_that_cancelled_has_no_entry() -> None:
+    _, _, given = refunded(SOUND, refund("k-1", 301))
+    gone = placed(cancelled(row("k-1", 300, Status.QUEUED), "full", NOW_MS))
+    assert broken_by_transaction(gone, None) == []
+    assert broken_by_transaction(gone, None, given) == ["P4"]
+    another = placed(cancelled(row("k-1", 300, Status.QUEUED), "r-1", NOW_MS))
+    assert broken_by_transaction(another, None, given) == []
+
+
 # --- P5, P6, P8: the rows -------------------------------------------------------------------
 
 
@@ -238,9 +399,23 @@ def test_p5_a_queued_row_whose_time_is_long_over(overdue_s: int, broken: list[st
     assert broken_by_transaction(placed(late), None) == broken
 
 
-REFUSED = entry(SOUND, "k-2")
-SETTLED = entry(SOUND, "k-1")
-OTHER_USE = replace(SETTLED, fingerprint=Fingerprint("another"))
+def waiting() -> OfflineTransaction:
+    """A settled row whose agent has asked for it back."""
+    pending = PendingRefund("full", None, "why")
+    return replace(row("k-1", 300, Status.REFUND_REQUESTED), refund_request=pending)
+
+
+def test_a_row_that_waits_for_its_refund_is_sound_and_swept() -> None:
+    assert broken_by_transaction(placed(waiting()), SETTLED) == []
+    assert broken_by_transaction(Row(waiting(), None), SETTLED) == ["P8"]
+    assert broken_by_transaction(placed(waiting()), None) == ["P6"]
+
+
+def test_p5_a_refund_that_nobody_would_send() -> None:
+    lost = replace(waiting(), refund_request=None)
+    assert broken_by_transaction(placed(lost), SETTLED) == ["P5"]
+    left = replace(waiting(), status=Status.SYNCED)
+    assert broken_by_transaction(placed(left), SETTLED) == ["P5"]
 
 
 @pytest.mark.parametrize(
@@ -266,7 +441,7 @@ def test_p6_a_status_that_the_ledger_denies(
     status: Status, reason: str | None, found: Entry | None
 ) -> None:
     key, amount = ("k-2", 900) if found is REFUSED else ("k-1", 300)
-    assert broken_by_transaction(placed(row(key, amount, status, reason)), found) == ["P6"]
+    assert "P6" in broken_by_transaction(placed(row(key, amount, status, reason)), found)
 
 
 @pytest.mark.parametrize(
@@ -314,7 +489,7 @@ class Reads:
     def __init__(self, rows: Sequence[Row], books: Sequence[Books]) -> None:
         self.rows = rows
         self.books = list(books)
-        self.together: tuple[Row | None, Entry | None] = (None, None)
+        self.together: tuple[Row | None, Entry | None, GivenBack] = (None, None, NOTHING)
         self.asked: list[TransactionId] = []
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> Stack:
@@ -326,7 +501,7 @@ class Reads:
 
     def read_together(
         self, stack: Stack, phone: Phone, transaction: TransactionId
-    ) -> tuple[Row | None, Entry | None]:
+    ) -> tuple[Row | None, Entry | None, GivenBack]:
         self.asked.append(transaction)
         return self.together
 
@@ -336,7 +511,7 @@ def test_a_transaction_that_settles_between_two_reads_is_no_violation(
 ) -> None:
     settled = books_of(credit("c-1", 1000), debit("k-1", 300))
     reads = Reads([placed(row("k-1", 300, Status.QUEUED))], [settled])
-    reads.together = (ROWS["k-1"], entry(settled, "k-1"))
+    reads.together = (ROWS["k-1"], entry(settled, "k-1"), NOTHING)
     assert audit(reads.install(monkeypatch), NOW_S, lambda _: None).ok
     assert reads.asked == [("AG-001", "k-1")]
 
@@ -345,7 +520,7 @@ def test_what_still_looks_wrong_when_read_together_counts(monkeypatch: pytest.Mo
     settled = books_of(credit("c-1", 1000), debit("k-1", 300))
     queued = placed(row("k-1", 300, Status.QUEUED))
     reads = Reads([queued], [settled])
-    reads.together = (queued, entry(settled, "k-1"))
+    reads.together = (queued, entry(settled, "k-1"), NOTHING)
     report = audit(reads.install(monkeypatch), NOW_S, lambda _: None)
     assert [violation.promise for violation in report.violations] == ["P6"]
 
@@ -356,6 +531,81 @@ def test_a_wallet_that_opens_between_two_reads_is_no_violation(
     opened = books_of(credit("c-1", 1000))
     reads = Reads([], [replace(opened, wallet=None), opened])
     assert audit(reads.install(monkeypatch), NOW_S, lambda _: None).ok
+
+
+class Tables:
+    """A DynamoDB client on which refunds go on between two reads, and conflicts happen."""
+
+    class exceptions:  # noqa: N801 - as botocore spells it
+        class TransactionCanceledException(Exception):
+            """Somebody writes there this moment."""
+
+    def __init__(self, *moments: tuple[Row, int, Sequence[Entry]], conflicts: int = 0) -> None:
+        self.moments = list(moments)
+        self.conflicts = conflicts
+
+    def client(self, *_: object, **__: object) -> "Tables":
+        return self
+
+    def transact_get_items(self, TransactItems: list[object]) -> dict[str, object]:  # noqa: N803
+        assert len(TransactItems) == 3
+        if self.conflicts:
+            self.conflicts -= 1
+            raise self.exceptions.TransactionCanceledException
+        found, total, _ = self.moments[0]
+        settled = items.entry_item(NewEntry(debit("k-1", 300), SETTLED.outcome), NOW_MS)
+        responses = [items.offline_tx_item(found.transaction), settled]
+        counted = [{"Item": {"refundedMinor": {"N": str(total)}}}]
+        return {"Responses": [{"Item": each} for each in responses] + counted}
+
+    def get_paginator(self, _: str) -> "Tables":
+        return self
+
+    def paginate(self, **query: object) -> list[dict[str, object]]:
+        values = query["ExpressionAttributeValues"]
+        assert isinstance(values, dict)
+        assert values[":refunds"] == {"S": "refund#AG-001#k-1#"}
+        if len(self.moments) > 1:
+            self.moments.pop(0)
+        return [{"Items": [STORED[each.refund_id] for each in self.moments[0][2]]}]
+
+
+def _stored(asked: Refund, after: Wallet) -> dict[str, object]:
+    plan = Post(asked.amount_minor or 0, 300, KES, after, None)
+    return items.refund_item(asked, plan, KES, NOW_MS)
+
+
+STORED: dict[str | None, dict[str, object]] = {
+    each.refund_id: _stored(each, wallet(SOUND)) for each in PARTS
+}
+
+
+@pytest.mark.parametrize("conflicts", [0, 3])
+def test_refunds_that_are_posted_while_a_suspect_is_read_again_are_no_violation(
+    monkeypatch: pytest.MonkeyPatch, conflicts: int
+) -> None:
+    monkeypatch.setattr(audit_module, "READ_AGAIN_SECONDS", 0)
+    _, one, one_back = refunded(SOUND, PARTS[0])
+    _, both, both_back = refunded(SOUND, *PARTS)
+    tables = Tables(
+        (placed(row("k-1", 300)), 0, []),
+        (one, 100, one_back.refunds),
+        (both, 250, both_back.refunds),
+        conflicts=conflicts,
+    )
+    outputs = {"OfflineTxTable": "rows", "WalletLedgerTable": "ledger"}
+    stack = Stack("s", "r", None, tables, outputs)
+    together = audit_module._read_together(stack, PHONE, (AgentId("AG-001"), IdempotencyKey("k-1")))
+    assert Audit(NOW_S).check_transaction(*together) == []
+    assert together[2].total_minor == 250
+
+
+def test_of_a_running_total_the_debit_is_told_and_of_nothing_else() -> None:
+    of = audit_module._original_of_total
+    assert of("refunds#AG-001#k-1") == ("AG-001", "k-1")
+    assert of("refund#AG-001#k-1#full") is None
+    assert of("debit#AG-001#k-1") is None
+    assert of("balance") is None
 
 
 # --- the report -----------------------------------------------------------------------------

@@ -310,14 +310,17 @@ def test_a_private_file_is_its_owners_alone(own_home: Path) -> None:
     assert [each.name for each in path.parent.iterdir()] == ["AG-001"]
 
 
-@pytest.mark.parametrize("group", ["", "agent", "wallet", "tx"])
+GROUPS = ("agent", "wallet", "tx", "refund")
+
+
+@pytest.mark.parametrize("group", ["", *GROUPS])
 def test_every_command_has_help_with_an_example_and_json(
     capsys: pytest.CaptureFixture[str], group: str
 ) -> None:
     app = main.app[group] if group else main.app
     names = [name for name in app if not name.startswith("-")]
     for name in names:
-        if group == "" and name in ("agent", "wallet", "tx"):
+        if group == "" and name in GROUPS:
             continue
         words = [group, name] if group else [name]
         assert main.run([*words, "--help"]) == 0

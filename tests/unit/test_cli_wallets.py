@@ -12,6 +12,7 @@ from wallet_ledger.aws import items
 from wallet_ledger.contracts import Defaults, read_bus_request
 from wallet_ledger.domain.ids import Currency
 from wallet_ledger.domain.postings import NewEntry
+from wallet_ledger.domain.refunds import Refund
 from wallet_ledger.domain.wallets import Movement, Posted, Wallet, decide
 
 PHONE = "0712 345 678"
@@ -37,7 +38,9 @@ class Backend:
             }
             defaults = Defaults(Currency("KES"), "KE")
             if not self.slow:
-                self.settle(read_bus_request(json.dumps(envelope), defaults)[1])
+                asked = read_bus_request(json.dumps(envelope), defaults)[1]
+                assert not isinstance(asked, Refund)
+                self.settle(asked)
         return {"FailedEntryCount": 0, "Entries": []}
 
     def settle(self, movement: Movement) -> None:

@@ -23,7 +23,7 @@ from wallet_ledger.errors import Unavailable
 from wallet_ledger.patience import Patience
 from wallet_ledger.ports import Clock, RefundBooks
 
-RECEIVES_UNSEEN_MAX = 5
+RECEIVES_UNSEEN_MAX = 4
 """Receives for which an original that cannot be seen may still appear: about half a minute."""
 
 

@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import httpx
 import pytest
@@ -29,15 +30,17 @@ def stack() -> Iterator[Stack]:
 
 
 @pytest.fixture(scope="session")
-def enrol(stack: Stack) -> Callable[[str], Agent]:
-    """Enrol an agent and open its app."""
+def enrol(stack: Stack) -> Iterator[Callable[[str], Agent]]:
+    """Enrol an agent and open its app; all of them are closed in the end."""
+    with ExitStack() as opened:
 
-    def make(agent_id: str) -> Agent:
-        agents.enroll(stack, agent_id)
-        headers = {"Authorization": agents.token(stack, agent_id)}
-        return Agent(agent_id, httpx.Client(base_url=stack.api_url, headers=headers, timeout=30))
+        def make(agent_id: str) -> Agent:
+            agents.enroll(stack, agent_id)
+            headers = {"Authorization": agents.token(stack, agent_id)}
+            http = httpx.Client(base_url=stack.api_url, headers=headers, timeout=30)
+            return Agent(agent_id, opened.enter_context(http))
 
-    return make
+        yield make
 
 
 @pytest.fixture(scope="session")

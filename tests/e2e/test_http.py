@@ -1,7 +1,6 @@
 """What an agent's app sees of the deployed stack."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -255,10 +254,3 @@ def _access_token(stack: Stack) -> str:
 
 def _no_float(text: str) -> float:
     raise AssertionError(f"{text} is not an integer")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _close(agent: Agent, other_agent: Agent) -> Iterator[None]:
-    yield
-    agent.http.close()
-    other_agent.http.close()

@@ -67,7 +67,7 @@ def sweep(table: OpenTransactions, backlog: Backlog, clock: Clock, limits: Limit
                 sent_again += table.send_again(row, at_ms, now_ms)
     return Swept(
         open_rows=len(rows),
-        oldest_age_s=max((started_ms - row.created_at_ms for row in rows), default=0) // 1000,
+        oldest_age_s=max((started_ms - row.open_since_ms for row in rows), default=0) // 1000,
         sent_again=sent_again,
         expired=expired,
         backlogged=backlogged,

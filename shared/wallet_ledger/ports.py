@@ -38,13 +38,17 @@ class AcceptedTransactions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OpenRow:
-    """What the index of open rows tells of one; it may lag behind the row."""
+    """What the index of open rows tells of one; it may lag behind the row.
+
+    `open_since_ms`: when it was accepted, or, settled long ago perhaps, when its refund was asked
+    for.
+    """
 
     agent_id: AgentId
     idempotency_key: IdempotencyKey
     status: Status
     attempt: int
-    created_at_ms: int
+    open_since_ms: int
     expires_at_s: int
     next_sweep_at_ms: int
 

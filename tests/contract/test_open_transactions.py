@@ -7,7 +7,14 @@ import pytest
 from tests.contract.places import Place
 from tests.fakes.memory import START_MS
 from tests.fakes.samples import request, row_of
-from wallet_ledger.domain.transactions import OPEN_SHARDS, OfflineTransaction, Status, open_shard
+from wallet_ledger.domain.refunds import requested
+from wallet_ledger.domain.transactions import (
+    OPEN_SHARDS,
+    OfflineTransaction,
+    PendingRefund,
+    Status,
+    open_shard,
+)
 from wallet_ledger.ports import OpenRow
 
 NOT_QUEUED = [status for status in Status if status is not Status.QUEUED]
@@ -22,7 +29,7 @@ def seen(row: OfflineTransaction) -> OpenRow:
         idempotency_key=row.idempotency_key,
         status=Status.QUEUED,
         attempt=row.attempt,
-        created_at_ms=row.created_at_ms,
+        open_since_ms=row.created_at_ms,
         expires_at_s=row.expires_at_s,
         next_sweep_at_ms=row.next_sweep_at_ms or 0,
     )
@@ -84,6 +91,16 @@ def test_only_rows_that_are_owed_an_end_are_in_the_index(place: Place, status: S
     found = place.open_transactions().open_rows(open_shard(row.agent_id, row.idempotency_key), 10)
 
     assert [each.status for each in found] == ([status] if row.next_sweep_at_ms else [])
+
+
+def test_a_row_that_waits_for_a_refund_is_open_since_it_was_asked_for(place: Place) -> None:
+    settled = row_of(request(), Status.SYNCED)
+    row = requested(settled, PendingRefund("r-1", None, "wrong amount"), NOW_MS)
+    place.put_row(row)
+    (found,) = place.open_transactions().open_rows(
+        open_shard(row.agent_id, row.idempotency_key), 10
+    )
+    assert (found.status, found.open_since_ms) == (Status.REFUND_REQUESTED, NOW_MS)
 
 
 def test_sending_again_raises_the_attempt_and_moves_the_next_sweep(place: Place) -> None:

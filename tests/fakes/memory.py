@@ -109,7 +109,9 @@ class FakeOpenTransactions:
                     idempotency_key=row.idempotency_key,
                     status=row.status,
                     attempt=row.attempt,
-                    created_at_ms=row.created_at_ms,
+                    open_since_ms=row.updated_at_ms
+                    if row.status is Status.REFUND_REQUESTED
+                    else row.created_at_ms,
                     expires_at_s=row.expires_at_s,
                     next_sweep_at_ms=row.next_sweep_at_ms,
                 )

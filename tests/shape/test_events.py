@@ -88,6 +88,7 @@ def _open_rows(sent: Sent) -> AWSResponse:
             "status": {"S": "queued"},
             "attempt": {"N": "1"},
             "createdAt": {"N": "1793602800000"},
+            "updatedAt": {"N": "1793602800000"},
             "expiresAt": {"N": expires_at},
         }
         for number, expires_at in enumerate(["1", "32503680000"])

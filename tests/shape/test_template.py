@@ -568,7 +568,7 @@ def test_keys_streams_and_the_sparse_index_are_those_of_the_design() -> None:
     assert [key["AttributeName"] for key in index["KeySchema"]] == ["openShard", "nextSweepAt"]
     assert index["Projection"] == {
         "ProjectionType": "INCLUDE",
-        "NonKeyAttributes": ["status", "attempt", "createdAt", "expiresAt"],
+        "NonKeyAttributes": ["status", "attempt", "createdAt", "updatedAt", "expiresAt"],
     }
     assert "GlobalSecondaryIndexes" not in TABLES["WalletLedgerTable"]
 

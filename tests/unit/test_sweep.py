@@ -25,9 +25,11 @@ from tests.fakes.memory import (
 from tests.fakes.scripted import Call, Step, around, scripted, unavailable
 from tests.template import TEMPLATE
 from wallet_ledger.domain.ids import IdempotencyKey
+from wallet_ledger.domain.refunds import requested
 from wallet_ledger.domain.transactions import (
     OPEN_SHARDS,
     OfflineTransaction,
+    PendingRefund,
     Status,
     next_sweep_ms,
     open_shard,
@@ -312,6 +314,16 @@ def test_a_run_says_how_much_is_open_and_how_old_the_oldest_is(town: Town) -> No
     town.pass_ms(90_500)
     swept = town.sweep()
     assert (swept.open_rows, swept.oldest_age_s) == (2, 90)
+
+
+def test_a_refund_asked_for_a_year_later_is_not_a_year_old(town: Town) -> None:
+    """Else the alarm on the oldest open row rang for each refund of an old debit."""
+    asked = PendingRefund("r-1", None, "wrong amount")
+    settled = samples.row_of(samples.request("k-1"), Status.SYNCED)
+    town.pass_ms(365 * DAY_MS)
+    town.put(requested(settled, asked, town.clock.now_ms()))
+    town.pass_ms(30_000)
+    assert town.sweep().oldest_age_s == 30
 
 
 @pytest.mark.parametrize(

@@ -173,12 +173,14 @@ def _as_seen(item: Item, seen: Sequence[str], also_named: Sequence[str]) -> Item
 
 def read_open_row(item: Mapping[str, Any]) -> OpenRow:
     """What the index of open rows holds of a row."""
+    status = Status(item["status"]["S"])
+    since = "updatedAt" if status is Status.REFUND_REQUESTED else "createdAt"
     return OpenRow(
         agent_id=AgentId(item["agentId"]["S"]),
         idempotency_key=IdempotencyKey(item["idempotencyKey"]["S"]),
-        status=Status(item["status"]["S"]),
+        status=status,
         attempt=int(item["attempt"]["N"]),
-        created_at_ms=int(item["createdAt"]["N"]),
+        open_since_ms=int(item[since]["N"]),
         expires_at_s=int(item["expiresAt"]["N"]),
         next_sweep_at_ms=int(item["nextSweepAt"]["N"]),
     )

@@ -2,7 +2,8 @@
 
 A month's end at six agents along a road: markets without network until noon, apps that send again
 what they are not sure of, a trader's wallet that two agents debit at once. Each line is a wallet
-(what it holds when the day begins) or an upload (what an agent's app sends in one request).
+(what it holds when the day begins), an upload (what an agent's app sends in one request, and what
+of it the agent takes back the moment after), or a refund that somebody asks for in the evening.
 """
 
 import json
@@ -32,6 +33,8 @@ class Day:
     def __init__(self) -> None:
         self.random = random.Random(SEED)
         self.uploads: list[tuple[int, str, str, list[Line]]] = []
+        self.taken_back: dict[tuple[int, str, str], Line] = {}
+        self.refunds: list[Line] = []
         self.keys = dict.fromkeys(AGENTS, 0)
 
     def debit(self, agent: str, minute: int, phone: str, amount: int) -> Line:
@@ -76,7 +79,21 @@ class Day:
                 "at": f"{minute // 60:02d}:{minute % 60:02d}",
                 "agentId": agent,
                 "transactions": transactions,
+            } | self.taken_back.get((minute, agent, what), {})
+
+    def refund(self, by: str, original: tuple[str, Line], why: str, **members: Any) -> None:
+        """A refund asked for in the evening, `by` the agent or the office; it takes its turn."""
+        agent, debit = original
+        self.refunds.append(
+            {
+                "refund": why,
+                "by": by,
+                "agentId": agent,
+                "idempotencyKey": debit["idempotencyKey"],
+                "phone": international(debit["phone"]),
+                **members,
             }
+        )
 
 
 def ordinary(day: Day) -> None:
@@ -142,6 +159,43 @@ def mistaken(day: Day) -> None:
     day.upload("AG-003", 16 * 60, "mistakes", [good, good, reused, mistyped])
 
 
+def taken_back(day: Day) -> None:
+    """Each agent takes the last of its morning back as soon as the app has sent it."""
+    mornings = [each for each in day.uploads if each[2] == "back in reach" and each[0] < 12 * 60]
+    for minute, agent, what, recorded in mornings:
+        key = recorded[-1]["idempotencyKey"]
+        day.taken_back[minute, agent, what] = {
+            "takenBack": {"idempotencyKey": key, "reason": "wrong customer"}
+        }
+
+
+def refunded(day: Day) -> None:
+    """Evening: what agents and the back office give back, in full, in parts, and not at all."""
+    singles = [
+        (agent, recorded[0])
+        for minute, agent, what, recorded in sorted(day.uploads, key=lambda each: each[:2])
+        if what == "online"
+    ]
+    whole, parts, shared, office, twice, much, office_much = singles[:7]
+    day.refund("agent", whole, "goods returned")
+    for n, share in enumerate((3, 3, 4), start=1):  # to the last cent, then one more
+        amount = parts[1]["amount"] * share // 10
+        day.refund("agent", parts, "short delivery", refundId=f"part-{n}", amount=amount)
+    day.refund("agent", parts, "one more", refundId="part-4", amount=1)
+    day.refund("office", shared, "fee", refundId="fee", amount=1_000)
+    day.refund("agent", shared, "the rest of it")
+    day.refund("office", office, "complaint 4711")
+    for _ in range(2):
+        day.refund("office", twice, "complaint 4712", refundId="c-4712", amount=2_000)
+    day.refund("agent", much, "too much", amount=much[1]["amount"] + 1)
+    day.refund("office", office_much, "too much", amount=office_much[1]["amount"] + 1)
+    elsewhere = office_much[1] | {"phone": TRADER}
+    day.refund("office", (office_much[0], elsewhere), "another's wallet", refundId="c-4713")
+    overdrafts = [each for each in day.uploads if each[2] == "more than there is"]
+    _, agent, _, (_, overdraft) = overdrafts[0]
+    day.refund("office", (agent, overdraft), "it was never debited")
+
+
 def international(spelt: str) -> str:
     """The digits of a number, however it is spelt."""
     digits = "".join(filter(str.isdigit, spelt))
@@ -173,8 +227,10 @@ def day_lines() -> list[Line]:
     contended(day)
     refused(day)
     mistaken(day)
+    taken_back(day)
+    refunded(day)
     uploads = list(day.lines())
-    return [*wallets(uploads), *uploads]
+    return [*wallets(uploads), *uploads, *day.refunds]
 
 
 def text() -> str:

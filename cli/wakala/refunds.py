@@ -204,10 +204,13 @@ def foresee_over_http(stack: Stack, wanted: Document, now_ms: int) -> Foreseen:
     pending = seen.row.refund_request if seen.row else None
     if seen.refund is None and pending is not None:
         return _while_pending(refund, pending.refund_id, pending.amount_minor)
+    if seen.refund is None and seen.row is not None and seen.row.status is Status.REFUNDED:
+        words = "reject: NOTHING_TO_REFUND, all of it was refunded before"
+        return Foreseen(refund, "reject", words, Reason.NOTHING_TO_REFUND, None, 0)
     foreseen = _foreseen(refund, seen, now_ms)
     if foreseen.would != "wait":
         return foreseen
-    words = "NOT_REFUNDABLE, for now: cancel it in full, or wait until it is settled"
+    words = "reject: NOT_REFUNDABLE, for now: cancel it in full, or wait until it is settled"
     return Foreseen(refund, "reject", words, reason="NOT_REFUNDABLE")
 
 
@@ -308,10 +311,10 @@ def _would_refund(refund: Refund, post: Post, remaining_minor: int | None) -> Fo
 
 def _while_pending(refund: Refund, pending_id: str, pending_minor: int | None) -> Foreseen:
     if pending_id != refund.refund_id:
-        words = "REFUND_IN_PROGRESS: another refund of it is under way"
+        words = "reject: REFUND_IN_PROGRESS, another refund of it is under way"
         return Foreseen(refund, "reject", words, reason="REFUND_IN_PROGRESS")
     if pending_minor != refund.amount_minor:
-        words = f"KEY_REUSED: {pending_id} is under way for another amount"
+        words = f"reject: KEY_REUSED, {pending_id} is under way for another amount"
         return Foreseen(refund, "reject", words, reason=Reason.KEY_REUSED)
     return Foreseen(refund, "nothing", "nothing: this refund is under way already")
 

@@ -10,17 +10,22 @@ from types import ModuleType
 import httpx
 import pytest
 
+from wakala import refunds
 from wakala.audit import Audit, Report, Violation
 from wakala.demo import (
     RUN_LENGTH_MAX,
+    GivenBack,
     Played,
     Result,
+    Wish,
     await_ends,
+    give_back,
     play,
     quantiles,
     read_day,
 )
 from wakala.output import out
+from wakala.stack import Stack
 from wakala.transactions import AgentApi, Answer, Document
 from wallet_ledger.contracts import Defaults, InvalidRequest, read_phone, read_transaction
 from wallet_ledger.domain.ids import Currency, Phone
@@ -128,6 +133,41 @@ def test_the_day_comes_to_the_same_in_whatever_order_agents_are_served(order: in
     }
 
 
+def test_each_agent_takes_back_one_of_its_morning_that_is_debited_but_for_that() -> None:
+    taken_back = [upload.taken_back for upload in DAY.uploads if upload.taken_back]
+    assert sorted(each["agentId"] for each in taken_back) == DAY.agent_ids
+    sent = {(str(r.agent_id), str(r.idempotency_key)): r for r in accepted()}
+    funded = {opening.phone for opening in DAY.openings if opening.opening > 50_000}
+    for upload in DAY.uploads:
+        if upload.taken_back:
+            key = upload.taken_back["idempotencyKey"]
+            assert key == upload.transactions[-1]["idempotencyKey"]
+            assert sent[upload.agent_id, key].phone in funded
+
+
+def test_the_evening_holds_every_kind_of_refund() -> None:
+    amounts = {(str(r.agent_id), str(r.idempotency_key)): r.amount_minor for r in accepted()}
+    parts: Counter[str] = Counter()
+    kinds: Counter[object] = Counter()
+    for wish in DAY.wishes:
+        original = wish.wanted["agentId"], wish.wanted["idempotencyKey"]
+        amount = wish.wanted.get("amount")
+        by = "agent" if wish.by_agent else "office"
+        kinds[by, "full" if amount is None else "part"] += 1
+        kinds["too much"] += (amount or 0) > amounts[original]
+        if str(wish.wanted.get("refundId", "")).startswith("part-"):
+            parts[original[1]] += amount or 0
+    assert kinds["agent", "full"] == 2
+    assert kinds["agent", "part"] == 5
+    assert kinds["office", "full"] == 3
+    assert kinds["office", "part"] == 4
+    assert kinds["too much"] == 2
+    ((key, total),) = parts.items()
+    assert total == amounts["AG-003", key] + 1  # to the last cent, and then one more
+    wanted = Counter(json.dumps(wish.wanted) for wish in DAY.wishes)
+    assert max(wanted.values()) == 2  # one twice
+
+
 def test_keys_of_a_run_are_its_own_and_fit() -> None:
     longest = read_day("r" * RUN_LENGTH_MAX)
     keys = {t["idempotencyKey"] for upload in longest.uploads for t in upload.transactions}
@@ -141,8 +181,13 @@ class Api:
     def __init__(self, questions: int) -> None:
         self.questions = questions
         self.order: defaultdict[str, list[str]] = defaultdict(list)
+        self.order_of: dict[str, str] = {}
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/refund"):
+            agent_id = self.order_of[request.url.path.split("/")[-2]]
+            self.order[agent_id].append("back")
+            return httpx.Response(200, json=view(request.url.path.split("/")[-2], "cancelled"))
         if request.method == "GET":
             self.questions -= 1
             status = "queued" if self.questions > 0 else "synced"
@@ -151,6 +196,7 @@ class Api:
         sent = body.get("transactions", [body])
         for each in sent:
             self.order[each["agentId"]].append(each["idempotencyKey"])
+            self.order_of[each["idempotencyKey"]] = each["agentId"]
         if "transactions" not in body:
             return httpx.Response(202, json=view(body["idempotencyKey"], "queued"))
         views = [view(each["idempotencyKey"], "queued") | {"replayed": False} for each in sent]
@@ -172,8 +218,13 @@ def test_every_upload_is_sent_and_those_of_an_agent_in_their_order() -> None:
     assert len(played.answers) == len(SENT)
     assert len(played.requests_ms) == len(DAY.uploads)
     for agent_id in DAY.agent_ids:
-        sent = [t["idempotencyKey"] for t in SENT if t["agentId"] == agent_id]
-        assert api.order[agent_id] == sent
+        expected = []
+        for upload in DAY.uploads:
+            if upload.agent_id == agent_id:
+                expected += [t["idempotencyKey"] for t in upload.transactions]
+                expected += ["back"] if upload.taken_back else []
+        assert api.order[agent_id] == expected
+    assert len(played.taken_back) == len(DAY.agent_ids)
 
 
 def answer(key: str = "k-1", status: int = 202, **body: object) -> Answer:
@@ -185,28 +236,68 @@ def test_waiting_ends_with_the_last_transaction_or_with_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("wakala.demo.POLL_SECONDS", 0)
-    ends = await_ends([answer()], apis_of(Api(questions=3)))
+    ends = await_ends([answer().sent], apis_of(Api(questions=3)))
     assert ends["AG-001", "k-1"]["status"] == "synced"
-    ends = await_ends([answer()], apis_of(Api(questions=10**9)), seconds=0)
+    ends = await_ends([answer().sent], apis_of(Api(questions=10**9)), seconds=0)
     assert ends["AG-001", "k-1"]["status"] == "queued"
 
 
-def test_a_refused_transaction_is_not_waited_for() -> None:
-    assert await_ends([answer(status=400)], apis_of(Api(questions=10**9))) == {}
+def told_by_the_bus(stack: Stack, asked: list[Document]) -> list[refunds.Told]:
+    """A back office that is refused what is more than there was."""
+    outcomes = [
+        ("rejected", "EXCEEDS_ORIGINAL") if each.get("refundId") == "much" else ("posted", None)
+        for each in asked
+    ]
+    return [
+        refunds.Told(None, outcome, reason, 1, 0, "KES", 1, True)  # type: ignore[arg-type]
+        for outcome, reason in outcomes
+    ]
 
 
+def test_the_office_comes_before_the_agents_and_what_is_asked_twice_counts_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(refunds, "ask", lambda _, wanted: wanted)
+    monkeypatch.setattr(refunds, "settle", told_by_the_bus)
+    wanted = {"agentId": "AG-001", "idempotencyKey": "k-1", "reason": "why"}
+    much = wanted | {"refundId": "much"}
+    wishes = (
+        Wish(True, "254712345678", wanted | {"refundId": "app"}),
+        *(Wish(False, "254712345678", each) for each in (wanted, wanted, much)),
+    )
+    api = Api(questions=0)
+    api.order_of["k-1"] = "AG-001"
+    found = give_back(STACK, replace(DAY, wishes=wishes), apis_of(api))
+    assert [each.outcome for each in found] == [
+        "refunded",
+        "repeated",
+        "EXCEEDS_ORIGINAL",
+        "cancelled",
+    ]
+
+
+STACK = Stack("s", "r", None, None)
 SOUND = Result(
     "run",
-    Played((answer(), answer("k-2", 422, code="KEY_REUSED", retryable=False)), (10.0, 30.0)),
+    Played((answer(), answer("k-2", 422, code="KEY_REUSED", retryable=False)), (10.0, 30.0), ()),
     {
         ("AG-001", "k-1"): view("k-1", "synced"),
         ("AG-001", "k-3"): view("k-3", "failed") | {"reason": "WALLET_FROZEN"},
+        ("AG-001", "k-4"): view("k-4", "synced"),
+    },
+    (GivenBack(answer("k-4").sent, "refunded"), GivenBack(answer("k-3").sent, "MISMATCH")),
+    {
+        ("AG-001", "k-1"): view("k-1", "synced"),
+        ("AG-001", "k-3"): view("k-3", "failed") | {"reason": "WALLET_FROZEN"},
+        ("AG-001", "k-4"): view("k-4", "refunded") | {"updatedAt": 999_999},
     },
     Audit(0).report(),
 )
 BROKEN = Report({}, [Violation("P2", "a balance of -1")])
 OPEN = {("AG-001", "k-1"): view("k-1", "queued")}
-UNSENT = Played((answer("k-2", 503, code="UNAVAILABLE", retryable=True),), (10.0,))
+WAITING = {("AG-001", "k-1"): view("k-1", "refund_requested")}
+BUSY = answer("k-2", 503, code="UNAVAILABLE", retryable=True)
+UNSENT = Played((BUSY,), (10.0,), ())
 
 
 def test_the_result_counts_what_happened() -> None:
@@ -215,6 +306,8 @@ def test_the_result_counts_what_happened() -> None:
     assert (found["sent"], found["accepted"], found["synced"], found["open"]) == (2, 1, 1, 0)
     assert found["failed"] == {"WALLET_FROZEN": 1}
     assert found["refused"] == {"KEY_REUSED": 1}
+    assert (found["refunded"], found["partiallyRefunded"], found["cancelled"]) == (1, 0, 0)
+    assert found["refunds"] == {"refunded": 1, "MISMATCH": 1}
     assert found["latencyMs"]["settle"] == {"p50": 250, "p95": 250, "p99": 250}
     assert found["latencyMs"]["request"]["p50"] == 10
 
@@ -224,6 +317,11 @@ def test_the_result_counts_what_happened() -> None:
     [
         pytest.param(replace(SOUND, report=BROKEN), id="a promise is broken"),
         pytest.param(replace(SOUND, ends=OPEN), id="a transaction did not end"),
+        pytest.param(replace(SOUND, ends=WAITING), id="a refund did not end"),
+        pytest.param(
+            replace(SOUND, played=replace(SOUND.played, taken_back=(BUSY,))),
+            id="a transaction could not be taken back",
+        ),
         pytest.param(replace(SOUND, played=UNSENT), id="a transaction could not be sent"),
     ],
 )
@@ -236,6 +334,7 @@ def test_the_result_is_shown_with_its_numbers(capsys: pytest.CaptureFixture[str]
     shown = capsys.readouterr().out
     assert "1 WALLET_FROZEN" in shown
     assert "1 KEY_REUSED" in shown
+    assert "1 refunded, 1 MISMATCH" in shown
     assert "All promises hold." in shown
 
 

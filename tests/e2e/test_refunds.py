@@ -405,6 +405,27 @@ def test_a_lost_request_is_put_on_the_bus_again_by_the_sweep(
     assert back_office.balance(phone) == 100
 
 
+def test_the_same_request_for_another_phone_does_not_end_a_pending_one(
+    stack: Stack, agent: Agent, back_office: BackOffice, phone: str
+) -> None:
+    """P5: it is answered for the phone that it names, and the agent's is still owed."""
+    sent = _settled(agent, back_office, phone, 100)
+    key = sent["idempotencyKey"]
+    with _bus_edge_cut_off(stack):
+        assert agent.refund(key).status_code == 202
+        back_office.hear("RefundRequested", idempotencyKey=key)
+
+    other = f"254713{phone[6:]}"
+    _ask(back_office, sent, phone=other)
+
+    told = back_office.hear("RefundRejected", idempotencyKey=key)
+    assert (told["reason"], told["phone"]) == ("MISMATCH", other)
+    assert agent.status(key).json()["status"] == "refund_requested"
+    make_due(stack, agent, key)
+    sweep(stack)
+    assert agent.became(key, "refunded")["refunded"] == 100
+
+
 def test_a_request_that_nobody_can_read_is_kept_and_blocks_no_refund(
     stack: Stack, agent: Agent, back_office: BackOffice, phone: str
 ) -> None:

@@ -256,8 +256,8 @@ def _told(asked: Refund, row: OfflineTransaction | None, now_ms: int) -> Offline
 
 def _waits_for_another(asked: Refund, row: OfflineTransaction) -> bool:
     pending = row.refund_request
-    mine = (asked.refund_id, asked.amount_minor)
-    return pending is not None and (pending.refund_id, pending.amount_minor) != mine
+    mine = (asked.phone, asked.refund_id, asked.amount_minor)
+    return pending is not None and (row.phone, pending.refund_id, pending.amount_minor) != mine
 
 
 def _closed(row: OfflineTransaction, now_ms: int) -> OfflineTransaction:

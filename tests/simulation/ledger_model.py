@@ -54,15 +54,19 @@ class Model:
         self.status = "synced"
         return self._post("debit", -AMOUNT, AMOUNT)
 
-    def refund(self, refund_id: str, amount: int | None) -> Answer:
-        """What the refund function does with a request."""
+    def expire(self) -> Answer:
+        """The sweep finds the row too old."""
+        if self.status == "queued":
+            self.status = "expired"
+        return ("swept",)
+
+    def refund(self, refund_id: str, amount: int | None, *, wrong: bool = False) -> Answer:
+        """What the refund function does with a request; `wrong`: in another currency."""
         name = f"refund {refund_id}"
-        earlier = self.entries.get(name)
-        if earlier is not None:
-            self._tell(refund_id, amount)
-            if self.asked[name] != amount:
-                return self._reuse(name, amount)
-            return earlier[:3] if earlier[0] == "posted" else earlier[:2]
+        if name in self.entries:
+            return self._repeat(name, refund_id, amount)
+        if wrong:
+            return self._refuse(name, "MISMATCH", refund_id, amount, None)
         full = amount is None or amount == AMOUNT
         if self.status == "queued" and full:
             self.status, self.cancelled_by = "cancelled", refund_id
@@ -73,8 +77,18 @@ class Model:
             return ("cancelled",)
         if self.status == "cancelled" and self.cancelled_by == refund_id:
             return self._reuse(name, amount)
-        if self.status in {"failed", "cancelled"}:
+        if self.status in {"failed", "cancelled", "expired"}:
             return self._refuse(name, "NOTHING_TO_REFUND", refund_id, amount, None)
+        return self._give_back(name, refund_id, amount)
+
+    def _repeat(self, name: str, refund_id: str, amount: int | None) -> Answer:
+        self._tell(refund_id, amount)
+        if self.asked[name] != amount:
+            return self._reuse(name, amount)
+        earlier = self.entries[name]
+        return earlier[:3] if earlier[0] == "posted" else earlier[:2]
+
+    def _give_back(self, name: str, refund_id: str, amount: int | None) -> Answer:
         remaining = AMOUNT - self.refunded
         wanted = remaining if amount is None else amount
         if not 0 < wanted <= remaining:

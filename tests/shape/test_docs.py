@@ -10,20 +10,35 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import botocore.model
+import botocore.session
 import pytest
 from cyclopts import CycloptsError, MissingArgumentError
 
+from ingest import api
+from ingest.refund import InProgress, NotRefundable, RefundIdReused, Unknown
 from relay.derive import from_entry, from_row
 from tests.template import RESOURCES, TEMPLATE
 from wakala.main import app
+from wallet_ledger import contracts
 from wallet_ledger.aws import items
 from wallet_ledger.aws.ledger import DynamoLedger
+from wallet_ledger.aws.refunds import DynamoRefundBooks
 from wallet_ledger.contracts import Defaults, read_phone, read_transaction
 from wallet_ledger.domain.ids import AgentId, Currency, IdempotencyKey, Phone
 from wallet_ledger.domain.postings import NewEntry, Posting
+from wallet_ledger.domain.refunds import (
+    Refund,
+    Seen,
+    Wait,
+    cancelled,
+    decide_refund,
+    requested,
+)
 from wallet_ledger.domain.transactions import (
     AMOUNT_MINOR_MAX,
     OfflineTransaction,
+    PendingRefund,
     Reason,
     Request,
     Status,
@@ -42,6 +57,7 @@ from wallet_ledger.domain.wallets import (
     WalletStatus,
     decide,
 )
+from wallet_ledger.messages import EVENT_SOURCE
 from wallet_ledger.ports import OutgoingEvent
 
 ROOT = Path(__file__).parents[2]
@@ -50,6 +66,7 @@ README = ROOT / "README.md"
 ARCHITECTURE = DOCS / "architecture.md"
 LEDGER = DOCS / "ledger.md"
 FAILURES = DOCS / "failure-modes.md"
+REFUNDS = DOCS / "refunds.md"
 DECISIONS = sorted((DOCS / "decisions").glob("[0-9]*.md"))
 PAGES = [README, *sorted(DOCS.rglob("*.md"))]
 
@@ -164,7 +181,8 @@ def test_what_a_page_puts_in_code_font_is_in_the_code(page: Path) -> None:
     for code in _code(_prose(page)):
         if code.startswith(("test_", "wakala ", "make ", "sam ", "LAYER_ARCH=")):
             continue
-        words = re.findall(r"[A-Za-z]\w+", code.replace("<fingerprint16>", ""))
+        code = re.sub(r"<fingerprint16>|:seen_\w+", "", code)  # noqa: PLW2901 - names made up there
+        words = re.findall(r"[A-Za-z]\w+", code)
         unknown = {word for word in words if not {word, _snake(word)} & WORDS}
         assert unknown <= NOT_OURS, code
 
@@ -461,6 +479,66 @@ def _spelt(write: dict[str, Any], expression: str) -> str:
     return text
 
 
+def _refund(row: OfflineTransaction, amount_minor: int | None, note: str = "why") -> Refund:
+    return Refund(
+        row.agent_id,
+        row.idempotency_key,
+        row.phone,
+        LONGEST,
+        amount_minor,
+        row.currency,
+        note,
+        f"agent:{LONGEST}",
+    )
+
+
+def _refunds_sent() -> list[dict[str, Any]]:
+    """Every kind of write that refunds make."""
+    wire = _Wire()
+    books = DynamoRefundBooks(
+        wire,  # type: ignore[arg-type]
+        ledger_table="WalletLedger",
+        offline_tx_table="OfflineTx",
+        retention_days=1,
+    )
+    queued = replace(_row(), phone=PHONE)
+    synced = replace(queued, status=Status.SYNCED, next_sweep_at_ms=None)
+    part = replace(synced, status=Status.PARTIALLY_REFUNDED, refunded_minor=1)
+    waiting = requested(part, PendingRefund(LONGEST, 2, "why"), 1)
+    debit = items.read_entry(items.entry_item(NewEntry(_debit(synced), Posted(1, 1)), 1))
+    wallet = Wallet(PHONE, 1, KES, 1, WalletStatus.ACTIVE)
+    for row, entry, refunded_minor, amount_minor in (
+        (synced, debit, 0, 1),
+        (synced, debit, 0, AMOUNT_MINOR_MAX + 1),
+        (part, debit, 1, None),
+        (part, debit, 1, AMOUNT_MINOR_MAX),
+        (waiting, debit, 1, 2),
+        (queued, None, 0, None),
+        (None, debit, 0, 1),
+        (None, None, 0, 1),
+    ):
+        asked = _refund(synced, amount_minor)
+        seen = Seen(row, entry, None, None, refunded_minor, wallet)
+        decided = decide_refund(asked, seen, 2, patient=False)
+        assert not isinstance(decided, Wait)
+        books.write(asked, seen, decided, 2)
+    return wire.sent
+
+
+def test_the_conditions_of_a_refund_are_the_ones_that_are_sent() -> None:
+    table = _tables(_section(LEDGER, "The refund transaction"))[0]
+    documented = {part for row in table for code in _code(row["Condition"]) for part in _and(code)}
+    sent = {part for write in _refunds_sent() for part in _and(_spelt(write, CONDITION))}
+    assert documented - {"attempt"} == sent
+
+
+CONDITION = "ConditionExpression"
+
+
+def _and(condition: str) -> list[str]:
+    return condition.split(" AND ")
+
+
 def test_the_conditions_are_the_ones_that_are_sent() -> None:
     table = _tables(_section(LEDGER, "The group transaction"))[0]
     documented = {code for row in table for code in _code(row["Condition"])}
@@ -472,11 +550,13 @@ def _attributes(table: list[Row], column: str = "Attribute") -> set[str]:
 
 
 def test_every_attribute_of_a_row_is_explained() -> None:
-    row = replace(_row(), reason=Reason.KEY_REUSED, refunded_minor=1)
+    row = cancelled(replace(_row(), reason=Reason.KEY_REUSED, refunded_minor=1), "full", 1)
     written = set(items.offline_tx_item(row))
-    for write in _sent():
+    for write in [*_sent(), *_refunds_sent()]:
         if write["TableName"] == "OfflineTx":
-            written |= set(re.findall(r"(\w+) =", _spelt(write, "UpdateExpression")))
+            update = _spelt(write, "UpdateExpression")
+            written |= set(re.findall(r"(\w+) =", update))
+            written |= set(re.findall(r"\w+", update.partition(" REMOVE ")[2]))
     table = _tables(_section(LEDGER, "OfflineTx"))[0]
     assert _attributes(table) == written
     index = RESOURCES["OfflineTxTable"]["Properties"]["GlobalSecondaryIndexes"][0]
@@ -490,10 +570,10 @@ def test_every_attribute_of_a_row_is_explained() -> None:
 def test_every_attribute_of_the_ledger_is_explained() -> None:
     balance_table, entry_table = _tables(_section(LEDGER, "WalletLedger"))[1:]
     balance, entries = {"phone", "txId"}, set()
-    for write in _sent():
+    for write in [*_sent(), *_refunds_sent()]:
         if "Item" in write:
             entries |= set(write["Item"])
-        elif write["TableName"] == "WalletLedger":
+        elif write["TableName"] == "WalletLedger" and write["Key"]["txId"]["S"] == items.BALANCE:
             balance |= set(re.findall(r"(\w+) =", _spelt(write, "UpdateExpression")))
     assert _attributes(balance_table) == balance
     assert _attributes(entry_table) == entries
@@ -523,9 +603,12 @@ def test_the_worked_example_is_what_is_decided() -> None:
 
 
 def _events() -> dict[str, set[str]]:
-    """Each event that this path can tell, with its members."""
-    told = []
+    """Each event that can be told, with its members; requests are told apart."""
+    told = from_row(_row(), cancelled(_row(), "full", 1))
     queued = _row()
+    for write in _refunds_sent():
+        if "Item" in write:
+            told += from_entry(items.read_entry(write["Item"]))
     for status in (Status.SYNCED, Status.FAILED, Status.EXPIRED):
         reason = Reason.KEY_REUSED if status is Status.FAILED else None
         told += from_row(queued, replace(queued, status=status, reason=reason))
@@ -533,7 +616,10 @@ def _events() -> dict[str, set[str]]:
         for movement in _movements():
             told += from_entry(items.read_entry(items.entry_item(NewEntry(movement, outcome), 1)))
     events = [each.content for each in told if isinstance(each.content, OutgoingEvent)]
-    return {event.detail_type: set(json.loads(event.detail)) for event in events}
+    members: dict[str, set[str]] = {}
+    for each in events:
+        members.setdefault(each.detail_type, set()).update(json.loads(each.detail))
+    return members
 
 
 def test_every_event_is_explained_member_by_member() -> None:
@@ -549,8 +635,120 @@ def test_every_event_is_explained_member_by_member() -> None:
             members |= explained["TransactionSynced"]
         explained[name] = members | common
     assert explained == _events()
-    pattern = RESOURCES["WalletRequestsRule"]["Properties"]["EventPattern"]
-    assert {_code(row["Request"])[0] for row in requests} == set(pattern["detail-type"])
+    heard = {
+        detail_type
+        for rule in ("WalletRequestsRule", "RefundRequestsRule")
+        for detail_type in RESOURCES[rule]["Properties"]["EventPattern"]["detail-type"]
+    }
+    assert {_code(row["Request"])[0] for row in requests} == heard
+
+
+def test_every_request_is_explained_member_by_member() -> None:
+    _, requests = _tables(_section(ARCHITECTURE, "Events"))
+    bodies: dict[str, type[contracts._Body]] = {
+        "WalletCreditRequested": contracts._CreditRequest,
+        "WalletStatusRequested": contracts._StatusRequest,
+        "RefundRequested": contracts._RefundRequest,
+    }
+    for row in requests:
+        fields = bodies[_code(row["Request"])[0]].model_fields
+        said = re.findall(r"`(\w+)`(\?)?", row["Members"])
+        said = [each for each in said if each[0] not in tuple(WalletStatus)]
+        optional = {name for name, mark in said if mark}
+        assert {name for name, _ in said} | {"schemaVersion", "eventId"} == {
+            field.alias for field in fields.values()
+        }
+        assert optional | {"schemaVersion", "eventId"} == {
+            field.alias for field in fields.values() if not field.is_required()
+        }
+
+
+# --- refunds -------------------------------------------------------------------------------
+
+
+def test_every_reason_against_a_refund_is_explained() -> None:
+    table = _tables(_section(REFUNDS, "What comes of a refund"))[0]
+    explained = {code for row in table for code in _code(row["What comes of it"])}
+    source = Path(decide_refund.__code__.co_filename).read_text()
+    assert explained == set(re.findall(r"Reason\.([A-Z_]+)", source))
+
+
+def test_every_answer_to_a_refund_is_explained() -> None:
+    members, table = _tables(_section(REFUNDS, "Over HTTP"))
+    assert {_code(row["Member"])[0] for row in members} == {
+        field.alias for field in contracts._RefundWanted.model_fields.values()
+    }
+    explained = {
+        (int(row["Answer"][:3]), _code(row["`code`"])[0], row["`retryable`"] == "yes")
+        for row in table
+        if row["`code`"]
+    }
+    refused: list[Unknown | InProgress | NotRefundable | RefundIdReused] = [
+        Unknown(),
+        InProgress(),
+        NotRefundable(None, None, settled=False),
+        NotRefundable(Reason.EXCEEDS_ORIGINAL, 1, settled=True),
+        RefundIdReused(),
+    ]
+    problems = [*map(api._refund_problem, refused), api._unavailable(), api._invalid_body("")]
+    answered = {(each.status.value, each.code, each.retryable) for each in problems}
+    edge = {(401, "UNAUTHENTICATED", False), (413, "TOO_LARGE", False), (429, "THROTTLED", True)}
+    assert explained == answered | edge
+    assert all(f'"{code}"' in SOURCES or code in SOURCES for _, code, _ in edge)
+
+
+RACES = re.findall(r"^### (.*)$", _section(REFUNDS, "Races"), re.MULTILINE)
+
+
+def test_there_is_a_picture_of_every_race() -> None:
+    assert RACES == ["A refund before settlement", "Two at once", "A redelivery", "A crash"]
+
+
+@pytest.mark.parametrize("race", RACES)
+def test_a_race_has_its_picture_and_its_proof(race: str) -> None:
+    section = _section(REFUNDS, race)
+    assert section.count("sequenceDiagram") == 1
+    assert "[`test_" in section.rpartition("Proved by")[2]
+
+
+def _aws_commands(page: Path) -> list[list[str]]:
+    """Each `aws …` of a page, in words; what the shell would fill in is left as it stands."""
+    text = "\n".join(_fences(page, "sh")).replace("\\\n", " ")
+    found = re.findall(r"(?:^|\$\()(aws (?:'[^']*'|\"\$\([^\n]*\"|[^')\n])*)", text, re.MULTILINE)
+    return [shlex.split(re.sub(r'"\$\(.*"', "X", command)) for command in found]
+
+
+def test_every_aws_command_is_one_with_options_that_it_has() -> None:
+    commands = _aws_commands(REFUNDS)
+    assert len(commands) == 7
+    session = botocore.session.Session()
+    for _, service, verb, *words in commands:
+        model = session.get_service_model(service)
+        operation = "".join(part.capitalize() for part in verb.split("-"))
+        shape = model.operation_model(operation).input_shape
+        assert isinstance(shape, botocore.model.StructureShape)
+        given = {word[2:] for word in words if word.startswith("--")} - {"query", "output"}
+        known = {botocore.xform_name(name, "-") for name in shape.members}
+        assert given <= known, verb
+        assert {botocore.xform_name(name, "-") for name in shape.required_members} <= given, verb
+
+
+def test_the_event_that_a_page_puts_on_the_bus_is_read_as_a_refund() -> None:
+    (words,) = [each for each in _aws_commands(REFUNDS) if each[2] == "put-events"]
+    (entry,) = json.loads(words[words.index("--entries") + 1], strict=False)
+    envelope = {"id": "e", "source": entry["Source"], "detail-type": entry["DetailType"]}
+    document = json.dumps(envelope | {"detail": json.loads(entry["Detail"])})
+    _, asked = contracts.read_bus_request(document, Defaults(KES, "KE"))
+    assert isinstance(asked, Refund)
+    assert (asked.refund_id, asked.amount_minor, asked.phone) == ("case-4711", 500, PHONE)
+
+
+def test_the_rule_that_a_page_makes_hears_every_outcome() -> None:
+    (words,) = [each for each in _aws_commands(REFUNDS) if each[2] == "put-rule"]
+    pattern = json.loads(words[words.index("--event-pattern") + 1])
+    outcomes = {name for name in _events() if name.startswith("Refund")}
+    assert set(pattern["detail-type"]) == outcomes
+    assert pattern["source"] == [EVENT_SOURCE]
 
 
 PROMISES = _tables(_section(LEDGER, "Promises"))[0]

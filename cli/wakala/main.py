@@ -197,11 +197,12 @@ def show_info(*, on: On = LOCAL, json: Json = False) -> None:
 
 @app.command(name="demo")
 def run_demo(*, run: str | None = None, on: On = LOCAL, json: Json = False) -> None:
-    """Play a bundled day of offline transactions through the HTTP API, then audit the tables.
+    """Play a bundled day of transactions and refunds through API and bus, then audit the tables.
 
     Six agents, 321 transactions: phones in every spelling, resends, a whole batch sent twice,
-    overdrafts, wallets that are unknown or frozen, two agents on one wallet. Exit status 1 where
-    a promise is broken or a transaction does not end.
+    overdrafts, wallets that are unknown or frozen, two agents on one wallet. Then what goes back:
+    transactions that are cancelled at once, refunds by agents and over the bus, whole, in parts,
+    too much, and twice. Exit status 1 where a promise is broken or a transaction does not end.
 
     For example:
 

@@ -30,8 +30,8 @@ from wallet_ledger.domain.wallets import Rejected
 from wallet_ledger.errors import Unavailable
 
 REQUESTED = "RefundRequested"
-WAIT_SECONDS = 90.0
-"""Longer than refund waits for an original that it cannot see: about a minute."""
+WAIT_SECONDS = 60.0
+"""Longer than refund waits for an original that it cannot see: half a minute."""
 LOOKS_MAX = 10
 """Looks at rows that are being written this moment, before a person is told."""
 
@@ -290,7 +290,7 @@ def _foreseen(refund: Refund, seen: Seen, now_ms: int) -> Foreseen:
             words = "wait: it is not settled yet, and a part can be refunded only then"
             return Foreseen(refund, "wait", words)
         case Reject(reason, remaining):
-            late = " after a minute" if reason is Reason.ORIGINAL_NOT_FOUND else ""
+            late = " after half a minute" if reason is Reason.ORIGINAL_NOT_FOUND else ""
             words = f"reject{late}: {reason}{_left(remaining)}"
             return Foreseen(refund, "reject", words, reason, refund.amount_minor, remaining)
         case Post() as post:

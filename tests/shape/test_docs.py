@@ -735,9 +735,11 @@ def test_every_aws_command_is_one_with_options_that_it_has() -> None:
 
 def test_the_event_that_a_page_puts_on_the_bus_is_read_as_a_refund() -> None:
     (words,) = [each for each in _aws_commands(REFUNDS) if each[2] == "put-events"]
-    (entry,) = json.loads(words[words.index("--entries") + 1], strict=False)
+    entry = dict(member.split("=") for member in words[words.index("--entries") + 1].split(","))
+    assert entry["Detail"] == "'$DETAIL'"
+    (detail,) = re.findall(r"^DETAIL='([^']*)'$", REFUNDS.read_text(), re.MULTILINE)
     envelope = {"id": "e", "source": entry["Source"], "detail-type": entry["DetailType"]}
-    document = json.dumps(envelope | {"detail": json.loads(entry["Detail"])})
+    document = json.dumps(envelope | {"detail": json.loads(detail)})
     _, asked = contracts.read_bus_request(document, Defaults(KES, "KE"))
     assert isinstance(asked, Refund)
     assert (asked.refund_id, asked.amount_minor, asked.phone) == ("case-4711", 500, PHONE)

@@ -364,7 +364,7 @@ def test_a_dry_run_of_an_unknown_original_says_that_it_would_be_waited_for(
     backend: Backend,
 ) -> None:
     found = foreseen(backend, idempotencyKey="k-9")
-    assert found.words == "reject after a minute: ORIGINAL_NOT_FOUND"
+    assert found.words == "reject after half a minute: ORIGINAL_NOT_FOUND"
 
 
 PENDING = requested(SETTLED, PendingRefund("r-1", 40, "why"), NOW_MS)

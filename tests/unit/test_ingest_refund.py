@@ -56,7 +56,7 @@ class Answer:
     @property
     def replayed(self) -> bool:
         """Whether it was said before."""
-        return self.headers.get("Idempotent-Replayed") == "true"
+        return bool(self.headers.get("Idempotent-Replayed") == "true")
 
 
 class World:
@@ -173,7 +173,8 @@ STATUSES: dict[str, Callable[[World], None]] = {
         requested,
     )
 }
-FULL, PARTIAL, TOO_MUCH = {}, {"amount": 30}, {"amount": 101}
+FULL: dict[str, Any] = {}
+PARTIAL, TOO_MUCH = {"amount": 30}, {"amount": 101}
 LATER = (409, "NOT_REFUNDABLE", True)
 NO = (409, "NOT_REFUNDABLE", False)
 PENDING = (409, "REFUND_IN_PROGRESS", True)

@@ -21,6 +21,7 @@ HANDLERS = {
     "relay": "relay.handler",
     "sweep": "relay.sweep_handler",
     "reconcile": "reconcile.handler",
+    "refund": "refund.handler",
 }
 
 type Handler = Callable[[dict[str, Any], Any], Any]
@@ -50,7 +51,7 @@ class Functions:
 def wire_up(aws: Aws) -> Functions:
     """Import each handler afresh with the environment that the template gives it."""
     tables = aws.tables()
-    names = ("TxQueue", "FailedTxQueue", "DeliveryFailuresQueue", "InboxQueue")
+    names = ("TxQueue", "RefundQueue", "FailedTxQueue", "DeliveryFailuresQueue", "InboxQueue")
     queues = {name: aws.queue(name) for name in names}
     functions = Functions(aws, tables, queues, aws.bus(), queues["InboxQueue"])
     _listen(functions)
@@ -58,6 +59,7 @@ def wire_up(aws: Aws) -> Functions:
         "OFFLINE_TX_TABLE": tables.offline_tx,
         "WALLET_LEDGER_TABLE": tables.wallet_ledger,
         "TX_QUEUE_URL": queues["TxQueue"],
+        "REFUND_QUEUE_URL": queues["RefundQueue"],
         "FAILED_TX_QUEUE_URL": queues["FailedTxQueue"],
         "DELIVERY_FAILURES_URL": queues["DeliveryFailuresQueue"],
         "EVENT_BUS_NAME": functions.bus,
@@ -98,7 +100,7 @@ class Place:
         return f"{self.operation} {self.target.rsplit('/', 1)[-1]} #{self.occurrence}"
 
 
-READS = {"GetItem", "Query", "GetQueueAttributes"}
+READS = {"GetItem", "Query", "GetQueueAttributes", "TransactGetItems"}
 
 
 def places(calls: Mapping[tuple[str, str], int]) -> list[Place]:

@@ -7,20 +7,42 @@ import json
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from tests.contract.channels import receive_all
 from tests.contract.functions import Functions
 from tests.fakes.promises import assert_books_add_up
-from tests.fakes.samples import OPEN_DAYS, credit, debit, request, row_of, status_change
+from tests.fakes.samples import (
+    KES,
+    OPEN_DAYS,
+    credit,
+    debit,
+    posting,
+    refund,
+    request,
+    row_of,
+    status_change,
+    waiting,
+    wallet,
+)
 from tests.fakes.wire import Answer, Sent, cancelled, through
 from wallet_ledger.aws import items
+from wallet_ledger.aws.ledger import DynamoLedger
 from wallet_ledger.clock import SystemClock
+from wallet_ledger.domain import refunds
 from wallet_ledger.domain.ids import AgentId, Fingerprint, IdempotencyKey, Phone
-from wallet_ledger.domain.postings import NewEntry
-from wallet_ledger.domain.transactions import OfflineTransaction, Reason, Status, accept
+from wallet_ledger.domain.postings import Committed, NewEntry
+from wallet_ledger.domain.refunds import Post, Reject
+from wallet_ledger.domain.transactions import (
+    OfflineTransaction,
+    PendingRefund,
+    Reason,
+    Status,
+    accept,
+)
 from wallet_ledger.domain.wallets import Debit, Movement, Posted, Rejected, Wallet, WalletStatus
-from wallet_ledger.messages import movement_message
+from wallet_ledger.messages import movement_message, refund_message
 
 type Json = dict[str, Any]
 type Invoke = Callable[[str, Json], Any]
@@ -73,6 +95,17 @@ class _OnFunctions:
     def heard(self) -> list[Json]:
         """The events on the bus since last time."""
         return [json.loads(body) for body in self.arrived("InboxQueue")]
+
+    def assert_books_add_up(self, phone: Phone, rows: list[OfflineTransaction]) -> Wallet:
+        found = self.functions.aws.dynamodb.query(
+            TableName=self.functions.tables.wallet_ledger,
+            KeyConditionExpression="phone = :phone",
+            ExpressionAttributeValues={":phone": {"S": phone}},
+        )["Items"]
+        [wallet] = [items.read_wallet(i) for i in found if i["txId"]["S"] == items.BALANCE]
+        entries = [items.read_entry(i) for i in found if items.entry_kind(i["txId"]["S"])]
+        assert_books_add_up(wallet, entries, rows)
+        return wallet
 
 
 # --- ingest ---------------------------------------------------------------------------------------
@@ -136,6 +169,45 @@ class SubmitBatch(Http):
         self.assert_stored("K-0", "K-1", "K-2")
 
 
+class Cancel(Http):
+    """POST /tx/{idempotencyKey}/refund of a transaction that is not settled."""
+
+    def __init__(self, functions: Functions) -> None:
+        super().__init__(functions)
+        self.put_row(row_of(self.debit("K-1")))
+
+    def deliver(self, invoke: Invoke) -> bool:
+        body = {"reason": "wrong phone", "refundId": "R-1"}
+        answer = self.call(invoke, "POST", "/tx/{idempotencyKey}/refund", body)
+        assert (answer["status"], answer.get("code")) in {(200, None), (503, "UNAVAILABLE")}, answer
+        return bool(answer["status"] == 200)
+
+    def check(self) -> None:
+        row = self.row("K-1")
+        assert row is not None
+        assert (row.status, row.cancelled_by) == (Status.CANCELLED, "R-1")
+
+
+class AskForRefund(Http):
+    """POST /tx/{idempotencyKey}/refund of a settled transaction."""
+
+    def __init__(self, functions: Functions) -> None:
+        super().__init__(functions)
+        self.put_row(row_of(self.debit("K-1"), Status.SYNCED))
+
+    def deliver(self, invoke: Invoke) -> bool:
+        body = {"reason": "wrong phone", "refundId": "R-1", "amount": 30}
+        answer = self.call(invoke, "POST", "/tx/{idempotencyKey}/refund", body)
+        assert answer["status"] in {200, 202, 503}, answer
+        return bool(answer["status"] != 503)
+
+    def check(self) -> None:
+        row = self.row("K-1")
+        assert row is not None
+        assert (row.status, row.attempt) == (Status.REFUND_REQUESTED, 2)
+        assert row.refund_request == PendingRefund("R-1", 30, "wrong phone")
+
+
 class AskStatus(Http):
     """GET /tx/status/{idempotencyKey}: what is there is never a 404."""
 
@@ -183,7 +255,7 @@ class Batch(_OnFunctions):
 
 
 class TakeBusRequests(Batch):
-    """Two requests of the back office, and something that is none."""
+    """Three requests of the back office, and something that is none."""
 
     function = "ingest-bus"
 
@@ -194,6 +266,11 @@ class TakeBusRequests(Batch):
             "credit": self.event("WalletCreditRequested", ids | {"creditId": "C", "amount": 5}),
             "status": self.event(
                 "WalletStatusRequested", ids | {"requestId": "S", "status": "active"}
+            ),
+            "refund": self.event(
+                "RefundRequested",
+                {"agentId": self.agent_id, "idempotencyKey": "K-1", "phone": self.phone}
+                | {"reason": "wrong phone"},
             ),
             "poison": self.event("WalletCreditRequested", ids),
         }
@@ -206,6 +283,7 @@ class TakeBusRequests(Batch):
     def check(self) -> None:
         kinds = [json.loads(body)["kind"] for body in self.arrived("TxQueue")]
         assert sorted(kinds) == ["credit", "status"]
+        assert [json.loads(b)["refundId"] for b in self.arrived("RefundQueue")] == ["full"]
         assert set(letters(self)) == {"poison"}
 
 
@@ -250,19 +328,77 @@ class Settle(Batch):
         assert (other.balance_minor, other.status) == (7, WalletStatus.FROZEN)
         assert set(letters(self)) == {"poison"}
 
-    def assert_books_add_up(self, phone: Phone, rows: list[OfflineTransaction]) -> Wallet:
-        found = self.functions.aws.dynamodb.query(
-            TableName=self.functions.tables.wallet_ledger,
-            KeyConditionExpression="phone = :phone",
-            ExpressionAttributeValues={":phone": {"S": phone}},
-        )["Items"]
-        [wallet] = [items.read_wallet(i) for i in found if i["txId"]["S"] == items.BALANCE]
-        entries = [items.read_entry(i) for i in found if i["txId"]["S"] != items.BALANCE]
-        assert_books_add_up(wallet, entries, rows)
-        return wallet
-
 
 class SettleContended(Settle):
+    """The same, while every write of the first delivery conflicts with somebody else's."""
+
+    def __init__(self, functions: Functions) -> None:
+        super().__init__(functions)
+        self.base = conflicting
+        self._first = True
+
+    def deliver(self, invoke: Invoke) -> bool:
+        done = super().deliver(invoke)
+        assert not (self._first and done)
+        self._first, self.base = False, through
+        return done
+
+
+class GiveBack(Batch):
+    """Two wallets: a cancellation, a part, too much, and an agent who waits; and poison."""
+
+    function = "refund"
+
+    def __init__(self, functions: Functions) -> None:
+        super().__init__(functions)
+        self.fund(self.phone, "K-1", "K-2")
+        self.fund(self.other_phone, "K-3")
+        self.put_row(row_of(self.debit("K-0")))
+        settled = self.row("K-3")
+        assert settled is not None
+        self.put_row(waiting(settled, "A-1", 40))
+        mine = partial(refund, agent_id=self.agent_id, phone=self.phone)
+        asked = [
+            mine("R-1", key="K-0"),
+            mine("R-2", 30, key="K-1"),
+            mine("R-3", 101, key="K-2"),
+            mine("A-1", 40, key="K-3", phone=self.other_phone),
+        ]
+        self.records = {
+            each.refund_id: sqs_record(refund_message(each, "d").body, each.refund_id)
+            for each in asked
+        }
+        self.records["poison"] = sqs_record("{", "poison")
+
+    def fund(self, phone: Phone, *keys: str) -> None:
+        tables = self.functions.tables
+        ledger = DynamoLedger(
+            self.functions.aws.dynamodb,
+            ledger_table=tables.wallet_ledger,
+            offline_tx_table=tables.offline_tx,
+            retention_days=0,
+        )
+        debits = [debit(key, 100, agent_id=self.agent_id, phone=phone) for key in keys]
+        for each in debits:
+            self.put_row(row_of(each))
+        posted = ledger.post(posting(None, credit("C-1", 1_000, phone=phone), *debits))
+        assert posted == Committed()
+
+    def check(self) -> None:
+        rows = [row for row in map(self.row, ("K-0", "K-1", "K-2", "K-3")) if row is not None]
+        assert [(row.status, row.refunded_minor) for row in rows] == [
+            (Status.CANCELLED, None),
+            (Status.PARTIALLY_REFUNDED, 30),
+            (Status.SYNCED, None),
+            (Status.PARTIALLY_REFUNDED, 40),
+        ]
+        assert rows[0].cancelled_by == "R-1"
+        assert self.assert_books_add_up(self.phone, rows[:3]).balance_minor == 830
+        assert self.assert_books_add_up(self.other_phone, rows[3:]).balance_minor == 940
+        assert set(letters(self)) == {"poison"}
+
+
+class GiveBackContended(GiveBack):
     """The same, while every write of the first delivery conflicts with somebody else's."""
 
     def __init__(self, functions: Functions) -> None:
@@ -314,16 +450,19 @@ class Stream(_OnFunctions):
 
 
 class ForwardRows(Stream):
-    """A row that is accepted, one that settles, one that is refused, and one nobody can read."""
+    """Rows that are accepted, settled, refused, cancelled and wanted back; one nobody can read."""
 
     def __init__(self, functions: Functions) -> None:
         super().__init__(functions)
         accepted, settled, declined = (row_of(self.debit(f"K-{number}")) for number in range(3))
+        wanted = row_of(self.debit("K-3"), Status.SYNCED)
         self.records = [
             self.change("accepted", None, accepted),
             self.change("settled", settled, row_of(self.debit("K-1"), Status.SYNCED)),
             self.change("unreadable", None, accepted),
             self.change("declined", declined, row_of(self.debit("K-2"), Status.FAILED)),
+            self.change("cancelled", accepted, refunds.cancelled(accepted, "R-1", 1)),
+            self.change("wanted", wanted, waiting(wanted)),
         ]
         self.records[2]["dynamodb"]["NewImage"]["fingerprint"] = {"S": Fingerprint("0" * 64)}
 
@@ -340,12 +479,20 @@ class ForwardRows(Stream):
         failed = [json.loads(body)["idempotencyKey"] for body in self.arrived("FailedTxQueue")]
         assert failed == ["K-2"]
         told = {each["detail"]["eventId"]: each["detail-type"] for each in self.heard()}
-        assert Counter(told.values()) == Counter(["TransactionSynced", "TransactionFailed"])
+        assert Counter(told.values()) == Counter(
+            [
+                "TransactionSynced",
+                "TransactionFailed",
+                "TransactionCancelled",
+                "RefundCompleted",
+                "RefundRequested",
+            ]
+        )
         assert set(letters(self)) == {"unreadable"}
 
 
 class ForwardEntries(Stream):
-    """A credit and a refused one."""
+    """A credit and a refused one, a refund and a refused one."""
 
     def __init__(self, functions: Functions) -> None:
         super().__init__(functions)
@@ -358,17 +505,28 @@ class ForwardEntries(Stream):
             self.record(table, f"{number}", NewImage=items.entry_item(new, 1))
             for number, new in enumerate(made)
         ]
+        asked = refund("R-1", 30, agent_id=self.agent_id, phone=self.phone)
+        decided: list[Post | Reject] = [
+            Post(30, 100, KES, wallet(), None),
+            Reject(Reason.KEY_REUSED, None, None),
+        ]
+        self.records += [
+            self.record(table, f"r{number}", NewImage=items.refund_item(asked, each, KES, 1))
+            for number, each in enumerate(decided)
+        ]
 
     def check(self) -> None:
         told = {each["detail"]["eventId"]: each["detail-type"] for each in self.heard()}
-        assert Counter(told.values()) == Counter(["WalletCredited", "WalletCreditRejected"])
+        assert Counter(told.values()) == Counter(
+            ["WalletCredited", "WalletCreditRejected", "RefundCompleted", "RefundRejected"]
+        )
 
 
 # --- the sweep ------------------------------------------------------------------------------------
 
 
 class Sweep(_OnFunctions):
-    """One row that is due, one that is too old, and one that may wait; the sweep runs again."""
+    """A row that is due, one too old, one that may wait, and one that is wanted back since long."""
 
     def __init__(self, functions: Functions) -> None:
         super().__init__(functions)
@@ -381,20 +539,23 @@ class Sweep(_OnFunctions):
         for key, at_ms in accepted_ms.items():
             wanted = request(key, agent_id=self.agent_id, phone=self.phone)
             self.put_row(accept(wanted, at_ms, OPEN_DAYS))
+        self.put_row(waiting(row_of(self.debit("wanted"), Status.SYNCED)))
 
     def deliver(self, invoke: Invoke) -> bool:
         invoke("sweep", {})
-        due, old = self.row("due"), self.row("old")
+        due, old, wanted = self.row("due"), self.row("old"), self.row("wanted")
         assert due is not None
         assert old is not None
-        return due.attempt == 2 and old.status is Status.EXPIRED
+        assert wanted is not None
+        return due.attempt == 2 and old.status is Status.EXPIRED and wanted.attempt == 3
 
     def check(self) -> None:
-        rows = {key: self.row(key) for key in ("due", "old", "new")}
+        rows = {key: self.row(key) for key in ("due", "old", "new", "wanted")}
         assert {key: (row.status, row.attempt) for key, row in rows.items() if row} == {
             "due": (Status.QUEUED, 2),
             "old": (Status.EXPIRED, 1),
             "new": (Status.QUEUED, 1),
+            "wanted": (Status.REFUND_REQUESTED, 3),
         }
 
 
@@ -402,13 +563,17 @@ ALL: dict[str, Callable[[Functions], Work]] = {
     "ingest: one": Submit,
     "ingest: a batch": SubmitBatch,
     "ingest: status": AskStatus,
+    "ingest: cancel": Cancel,
+    "ingest: refund": AskForRefund,
     "ingest-bus": TakeBusRequests,
     "relay: rows": ForwardRows,
     "relay: entries": ForwardEntries,
     "sweep": Sweep,
     "reconcile": Settle,
     "reconcile: contended": SettleContended,
+    "refund": GiveBack,
+    "refund: contended": GiveBackContended,
 }
 
-TRIED_IN = {"reconcile: contended": "reconcile"}
+TRIED_IN = {"reconcile: contended": "reconcile", "refund: contended": "refund"}
 """Where the calls that two pieces of work have in common are tried."""

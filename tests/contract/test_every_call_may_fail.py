@@ -143,7 +143,10 @@ def test_every_function_and_every_kind_of_write_is_tried(functions: Functions, w
     assert {each for each in made if each[1] not in READS} == {
         ("ingest: one", "PutItem", tables.offline_tx),
         ("ingest: a batch", "PutItem", tables.offline_tx),
+        ("ingest: cancel", "UpdateItem", tables.offline_tx),
+        ("ingest: refund", "UpdateItem", tables.offline_tx),
         ("ingest-bus", "SendMessageBatch", queues["TxQueue"]),
+        ("ingest-bus", "SendMessageBatch", queues["RefundQueue"]),
         ("ingest-bus", "SendMessageBatch", queues["DeliveryFailuresQueue"]),
         ("relay: rows", "SendMessageBatch", queues["TxQueue"]),
         ("relay: rows", "SendMessageBatch", queues["FailedTxQueue"]),
@@ -154,4 +157,7 @@ def test_every_function_and_every_kind_of_write_is_tried(functions: Functions, w
         ("reconcile", "TransactWriteItems", ""),
         ("reconcile", "SendMessageBatch", queues["DeliveryFailuresQueue"]),
         ("reconcile: contended", "ChangeMessageVisibilityBatch", queues["TxQueue"]),
+        ("refund", "TransactWriteItems", ""),
+        ("refund", "SendMessageBatch", queues["DeliveryFailuresQueue"]),
+        ("refund: contended", "ChangeMessageVisibilityBatch", queues["RefundQueue"]),
     }

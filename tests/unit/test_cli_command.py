@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,10 +11,11 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError
 
+from tests.template import TEMPLATE
 from wakala import __main__ as entry
 from wakala import deploy, engine, home, main, wallets
 from wakala.engine import Engine
-from wakala.info import Info, QueueCount, command_options, posting
+from wakala.info import DEAD_LETTERS, Info, QueueCount, command_options, posting
 from wakala.output import Problem, out
 from wakala.stack import Stack, Where, reachable_api_url
 from wakala.transactions import Answer
@@ -287,6 +289,12 @@ def test_info_gives_scripts_what_was_promised() -> None:
         "queues": {"TxDlqUrl": {"waiting": 1, "inFlight": 2, "delayed": 3}},
         "openTransactions": 4,
     }
+
+
+def test_every_queue_of_letters_is_one_in_which_nothing_should_lie() -> None:
+    urls = {name for name in TEMPLATE["Outputs"] if name.endswith("Url")}
+    letters = {name for name in urls if re.search("Dlq|Failed|Failures", name)}
+    assert letters == DEAD_LETTERS
 
 
 def test_commands_to_paste_name_the_stack_where_it_is_not_the_usual_one() -> None:

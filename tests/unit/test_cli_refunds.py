@@ -572,6 +572,25 @@ def test_a_statement_shows_refunds_under_their_debit(
     assert (view["refundId"], view["remaining"], view["reason"]) == ("r-2", 60, "EXCEEDS_ORIGINAL")
 
 
+def test_a_person_gets_refunds_under_their_debit_and_a_script_in_their_time(
+    on_backend: Backend, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told(on_backend, amount=40)
+    later = NewEntry(Credit("bank", "c-1", PHONE, 5, KES), Posted(3, 905))
+    refunded_last = [item["txId"]["S"] for item in on_backend.ledger.values()]
+    on_backend.store(items.entry_item(later, NOW_MS))
+    for version, entry_id in ((2, refunded_last[0]), (4, refunded_last[1])):
+        on_backend.ledger[PHONE, entry_id]["version"] = {"N": str(version)}
+    everything = list(on_backend.ledger.values())
+    monkeypatch.setattr(wallets, "wallet_items", lambda *_: iter(everything))
+    assert main.run(["wallet", "statement", "0712345678"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.index("debit") < shown.index("↳ refund") < shown.index("credit")
+    assert main.run(["wallet", "statement", "0712345678", "--json"]) == 0
+    kinds = [each["kind"] for each in json.loads(capsys.readouterr().out)]
+    assert kinds == ["debit", "credit", "refund"]
+
+
 def test_a_statement_leaves_the_running_total_out(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,30 +10,36 @@ import pytest
 from relay.derive import Destination, Outgoing, from_entry, from_row
 from tests.fakes import samples
 from tests.fakes.memory import START_MS
+from tests.fakes.samples import AGENT
 from wallet_ledger.aws import items
+from wallet_ledger.contracts import Defaults, read_bus_request
 from wallet_ledger.domain.ids import AgentId, Currency, Fingerprint
 from wallet_ledger.domain.postings import Entry, NewEntry
-from wallet_ledger.domain.transactions import OfflineTransaction, Reason, Status
+from wallet_ledger.domain.refunds import Post, Refund, Reject
+from wallet_ledger.domain.transactions import OfflineTransaction, PendingRefund, Reason, Status
 from wallet_ledger.domain.wallets import Movement, Outcome, Posted, Rejected, WalletStatus
 from wallet_ledger.messages import read_movement
 from wallet_ledger.ports import OutgoingEvent, OutgoingMessage
 
 TX = ["TxQueue"]
+DEFAULTS = Defaults(Currency("KES"), "KE")
 EVENTS = {
     Status.HELD: ["TransactionHeld"],
     Status.SYNCED: ["TransactionSynced"],
     Status.FAILED: ["TransactionFailed", "FailedTxQueue"],
-    Status.CANCELLED: ["TransactionCancelled"],
+    Status.CANCELLED: ["TransactionCancelled", "RefundCompleted"],
     Status.EXPIRED: ["TransactionExpired"],
 }
 OPEN = (Status.QUEUED, Status.HELD)
 
 
 def _expected(old: Status | None, new: Status) -> list[str]:
-    """Every arrow of a row's life. The arrows of refunds send nothing until there are refunds."""
+    """Every arrow of a row's life; what a refund comes to is told by its entry."""
     match old, new:
         case None | Status.HELD, Status.QUEUED:
             return TX
+        case _, Status.REFUND_REQUESTED if new is not old:
+            return ["RefundRequested"]
         case None | Status.QUEUED | Status.HELD, _ if new is not old:
             return EVENTS.get(new, [])
         case _:
@@ -41,7 +47,12 @@ def _expected(old: Status | None, new: Status) -> list[str]:
 
 
 def _row(status: Status = Status.QUEUED, **changes: Any) -> OfflineTransaction:
-    return replace(samples.row_of(samples.request("k-1"), status), **changes)
+    row = samples.row_of(samples.request("k-1"), status)
+    if status is Status.REFUND_REQUESTED:
+        row = replace(samples.waiting(row, "R-1", 30), attempt=row.attempt)
+    if status is Status.CANCELLED:
+        row = replace(row, cancelled_by="R-1")
+    return replace(row, **changes)
 
 
 def _names(sent: list[Outgoing]) -> list[str]:
@@ -169,6 +180,72 @@ def test_a_refusal_is_also_a_letter_to_the_business_dead_letter_queue() -> None:
     assert message.dedup_id == again.dedup_id != another.dedup_id
 
 
+# --- refunds, before their entries ----------------------------------------------------------
+
+
+def test_an_agents_request_goes_on_the_bus_like_anybody_elses_and_can_be_read_there() -> None:
+    row = _row(Status.REFUND_REQUESTED)
+    (sent,) = from_row(_row(Status.SYNCED), row)
+
+    assert sent.destination is Destination.EVENT_BUS
+    detail = _detail(sent)
+    envelope = {"id": "e-1", "source": "wakala", "detail-type": "RefundRequested"}
+    _, asked = read_bus_request(json.dumps(envelope | {"detail": detail}), DEFAULTS)
+    assert isinstance(asked, Refund)
+    expected = samples.refund("R-1", 30, key="k-1", requested_by="agent:AG-001")
+    assert replace(asked, currency=None) == expected
+
+
+def test_a_request_for_all_that_remains_names_no_amount() -> None:
+    row = replace(_row(Status.REFUND_REQUESTED), refund_request=PendingRefund("full", None, "x"))
+    assert "amount" not in _detail(from_row(None, row)[0])
+
+
+def test_a_request_is_sent_once_for_each_attempt_and_the_bus_takes_each() -> None:
+    """One event delivered twice is one message, so a re-emission must be another event."""
+    first = _row(Status.REFUND_REQUESTED)
+    again = replace(first, attempt=2, next_sweep_at_ms=5)
+    ids = [
+        _detail(from_row(old, new)[0])["eventId"]
+        for old, new in ((None, first), (_row(Status.SYNCED), first), (first, again))
+    ]
+    assert ids[0] == ids[1] != ids[2]
+    assert from_row(first, replace(first, refunded_minor=5)) == []
+    assert from_row(first, replace(first, next_sweep_at_ms=5, queued_at_ms=5)) == []
+
+
+def test_a_row_that_waits_and_says_not_for_what_is_a_letter_for_a_person() -> None:
+    with pytest.raises(ValueError, match="says not which"):
+        from_row(None, _row(Status.REFUND_REQUESTED, refund_request=None))
+
+
+@pytest.mark.parametrize("status", [Status.SYNCED, Status.PARTIALLY_REFUNDED, Status.REFUNDED])
+def test_the_end_of_a_refund_is_told_by_its_entry_and_not_by_the_row(status: Status) -> None:
+    assert from_row(_row(Status.REFUND_REQUESTED), _row(status, refunded_minor=5)) == []
+
+
+def test_a_cancellation_completes_the_refund_that_asked_for_it() -> None:
+    row = _row(Status.CANCELLED, updated_at_ms=START_MS + 9)
+    told, completed = from_row(_row(), row)
+
+    assert _names([told]) == ["TransactionCancelled"]
+    detail = _detail(completed)
+    assert detail.pop("eventId") != _detail(told)["eventId"]
+    assert detail == {
+        "schemaVersion": 1,
+        "agentId": "AG-001",
+        "idempotencyKey": "k-1",
+        "phone": "254712345678",
+        "refundId": "R-1",
+        "amount": 100,
+        "currency": "KES",
+        "cancelled": True,
+        "occurredAt": START_MS + 9,
+    }
+    assert from_row(_row(Status.HELD), row) == from_row(_row(), row) == [told, completed]
+    assert from_row(row, replace(row, updated_at_ms=5)) == []
+
+
 # --- entries -------------------------------------------------------------------------------
 
 POSTED = Posted(7, 1_900)
@@ -243,3 +320,77 @@ def test_no_two_entries_share_an_event_id_and_none_changes_its_own() -> None:
     ids = [_detail(from_entry(_entry(*case))[0])["eventId"] for case in cases]
     assert len(set(ids)) == len(ids)
     assert ids == [_detail(from_entry(_entry(*case))[0])["eventId"] for case in cases]
+
+
+# --- entries of refunds -------------------------------------------------------------------------
+
+GIVEN = Post(30, 100, Currency("KES"), samples.wallet(930, version=3), None)
+
+
+def _refund_entry(asked: Refund, decided: Post | Reject) -> Entry:
+    return items.read_entry(items.refund_item(asked, decided, Currency("KES"), START_MS))
+
+
+@pytest.mark.parametrize(
+    ("decided", "detail_type", "detail"),
+    [
+        (GIVEN, "RefundCompleted", {"amount": 30, "version": 3, "balanceAfter": 930}),
+        (
+            Reject(Reason.EXCEEDS_ORIGINAL, 0, None),
+            "RefundRejected",
+            {"amount": 30, "reason": "EXCEEDS_ORIGINAL", "remaining": 0},
+        ),
+        (
+            Reject(Reason.EXCEEDS_ORIGINAL, 29, None),
+            "RefundRejected",
+            {"amount": 30, "reason": "EXCEEDS_ORIGINAL", "remaining": 29},
+        ),
+        *(
+            (Reject(reason, None, None), "RefundRejected", {"amount": 30, "reason": str(reason)})
+            for reason in (
+                Reason.ORIGINAL_NOT_FOUND,
+                Reason.NOTHING_TO_REFUND,
+                Reason.MISMATCH,
+                Reason.KEY_REUSED,
+            )
+        ),
+    ],
+)
+def test_a_refunds_entry_is_told_as_what_it_decided(
+    decided: Post | Reject, detail_type: str, detail: dict[str, Any]
+) -> None:
+    (sent,) = from_entry(_refund_entry(samples.refund("R-1", 30), decided))
+
+    assert _names([sent]) == [detail_type]
+    told = _detail(sent)
+    told.pop("eventId")
+    assert told == detail | {
+        "schemaVersion": 1,
+        "agentId": AGENT,
+        "idempotencyKey": "K-1",
+        "phone": "254712345678",
+        "refundId": "R-1",
+        "currency": "KES",
+        "occurredAt": START_MS,
+    }
+
+
+def test_the_refusal_of_a_refund_of_all_names_no_amount() -> None:
+    decided = Reject(Reason.EXCEEDS_ORIGINAL, 0, None)
+    assert "amount" not in _detail(from_entry(_refund_entry(samples.refund(), decided))[0])
+
+
+def test_no_two_refunds_share_an_event_id_and_none_changes_its_own() -> None:
+    refused = Reject(Reason.KEY_REUSED, None, None)
+    cases: list[tuple[Refund, Post | Reject]] = [
+        (samples.refund("R-1", 30), GIVEN),
+        (samples.refund("R-2", 30), GIVEN),
+        (samples.refund("R-1", 30, key="K-2"), GIVEN),
+        (samples.refund("R-1", 30, agent_id="AG-002"), GIVEN),
+        (samples.refund("R-1", 30, phone="254733000111"), GIVEN),
+        (samples.refund("R-1", 31), refused),
+        (samples.refund("R-1", 32), refused),
+    ]
+    ids = [_detail(from_entry(_refund_entry(*case))[0])["eventId"] for case in cases]
+    assert len(set(ids)) == len(ids)
+    assert ids == [_detail(from_entry(_refund_entry(*case))[0])["eventId"] for case in cases]

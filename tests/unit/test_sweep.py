@@ -1,8 +1,10 @@
 """The sweep: nothing that is open is forgotten, nothing else is touched, and it makes no storm."""
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -324,6 +326,57 @@ def test_a_refund_asked_for_a_year_later_is_not_a_year_old(town: Town) -> None:
     town.put(requested(settled, asked, town.clock.now_ms()))
     town.pass_ms(30_000)
     assert town.sweep().oldest_age_s == 30
+
+
+@pytest.mark.parametrize("refunded_minor", [None, 4])
+def test_p5_a_refund_that_is_lost_is_asked_for_on_schedule_and_never_expires(
+    town: Town, refunded_minor: int | None
+) -> None:
+    settled = replace(samples.row_of(samples.request("k-1"), Status.SYNCED))
+    town.put(samples.waiting(replace(settled, refunded_minor=refunded_minor)))
+    sent_at_ms = []
+    start_ms = town.clock.now_ms()
+    for _ in range(40 * 24 * 60):
+        town.pass_ms(MINUTE_MS)
+        if town.sweep().sent_again:
+            sent_at_ms.append(town.clock.now_ms() - start_ms)
+
+    row = town.row()
+    assert (row.status, row.refunded_minor) == (Status.REFUND_REQUESTED, refunded_minor)
+    assert set(town.events()) == {"RefundRequested"}
+    ids = [json.loads(event.detail)["eventId"] for event in town.bus.events]
+    assert len(set(ids)) == len(ids) == row.attempt - 2 == len(sent_at_ms)
+    assert sent_at_ms[0] == 2 * MINUTE_MS
+    waits = [b - a for a, b in pairwise(sent_at_ms)]
+    assert waits == sorted(waits)
+    assert max(waits) == DAY_MS
+    assert not town.tx_queue.messages
+
+
+def test_a_refund_that_has_ended_is_asked_for_no_more(town: Town) -> None:
+    row = samples.waiting(samples.row_of(samples.request("k-1"), Status.SYNCED))
+    town.put(row)
+    town.pass_ms(3 * MINUTE_MS)
+    stale = list(_index(town))
+    ended = replace(row, status=Status.REFUNDED, refund_request=None, next_sweep_at_ms=None)
+    town.put(ended)
+    town.open = scripted(town.open, "open_rows", stale)
+
+    assert town.sweep().sent_again == 0
+    assert town.row() == ended
+    assert town.events() == []
+
+
+def test_no_refund_is_asked_for_again_while_the_queue_is_over_its_backlog() -> None:
+    town = Town(backlog_max=0)
+    town.accept("k-2")
+    row = samples.waiting(samples.row_of(samples.request("k-1"), Status.SYNCED))
+    town.put(row)
+    town.pass_ms(30 * DAY_MS)
+    swept = town.sweep()
+
+    assert (swept.backlogged, swept.sent_again, swept.expired) == (True, 0, 1)
+    assert town.row() == row
 
 
 @pytest.mark.parametrize(

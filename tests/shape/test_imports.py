@@ -142,7 +142,7 @@ def test_a_use_case_knows_ports_and_values_only(name: str) -> None:
 def test_an_edge_knows_the_wire_and_no_adapter(name: str) -> None:
     imported = _imports(SERVICES[name])
     wire = {"messages", "strict_json", "contracts", "consumer"}
-    assert _parts(imported) <= {"domain", "ports", "errors", "telemetry", "aws"} | wire
+    assert _parts(imported) <= {"domain", "ports", "errors", "patience", "telemetry", "aws"} | wire
     adapters = {each for each in imported if each.startswith(f"{LAYER}.aws")}
     # The images of a stream are items, and items are spelt in one place.
     assert adapters <= ({f"{LAYER}.aws.items"} if name.endswith(".stream") else set())

@@ -292,7 +292,7 @@ def test_the_ledger_is_written_by_reconcile_and_refund_alone_and_inside_transact
     ("role", "table", "verbs"),
     [
         ("IngestRole", "OfflineTxTable", {"PutItem", "GetItem", "UpdateItem"}),
-        ("IngestRole", "WalletLedgerTable", {"GetItem"}),
+        ("IngestRole", "WalletLedgerTable", {"GetItem", "ConditionCheckItem"}),
         ("IngestBusRole", "OfflineTxTable", set()),
         ("IngestBusRole", "WalletLedgerTable", set()),
         ("SweepRole", "OfflineTxTable", {"Query", "UpdateItem"}),

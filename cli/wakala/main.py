@@ -116,7 +116,7 @@ class OneRefund:
     """A refund given by options."""
 
     agent: Annotated[str, Parameter(help="Whose transaction it is.")]
-    reason: Annotated[str, Parameter(help="Why, in up to 140 characters; kept in the ledger.")]
+    reason: Annotated[str, Parameter(help="Why, in up to 140 bytes; kept in the ledger.")]
     amount: Annotated[
         str | None,
         Parameter(help="Minor units; all that remains if not given.", allow_leading_hyphen=True),

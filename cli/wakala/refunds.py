@@ -204,9 +204,6 @@ def foresee_over_http(stack: Stack, wanted: Document, now_ms: int) -> Foreseen:
     pending = seen.row.refund_request if seen.row else None
     if seen.refund is None and pending is not None:
         return _while_pending(refund, pending.refund_id, pending.amount_minor)
-    if seen.refund is None and seen.row is not None and seen.row.status is Status.REFUNDED:
-        words = "reject: NOTHING_TO_REFUND, all of it was refunded before"
-        return Foreseen(refund, "reject", words, Reason.NOTHING_TO_REFUND, None, 0)
     foreseen = _foreseen(refund, seen, now_ms)
     if foreseen.would != "wait":
         return foreseen

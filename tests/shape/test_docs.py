@@ -28,7 +28,9 @@ from wallet_ledger.contracts import Defaults, read_phone, read_transaction
 from wallet_ledger.domain.ids import AgentId, Currency, IdempotencyKey, Phone
 from wallet_ledger.domain.postings import NewEntry, Posting
 from wallet_ledger.domain.refunds import (
+    NOTE_BYTES_MAX,
     Refund,
+    Reject,
     Seen,
     Wait,
     cancelled,
@@ -412,7 +414,10 @@ def test_the_costs_follow_from_the_sizes_of_the_items() -> None:
     row = _row()
     entry = items.entry_item(NewEntry(_debit(row), Posted(10**9, BALANCE_MINOR_MAX)), 10**13)
     closed = items.offline_tx_item(replace(row, reason=Reason.INSUFFICIENT_FUNDS))
-    assert max(_size(closed) + len("purgeAt") + 6, _size(entry)) <= 1_024
+    longest_refund = _refund(row, None, "x" * NOTE_BYTES_MAX)
+    exceeds = Reject(Reason.EXCEEDS_ORIGINAL, AMOUNT_MINOR_MAX, None)
+    refund = items.refund_item(longest_refund, exceeds, row.currency, 10**13)
+    assert max(_size(closed) + len("purgeAt") + 6, _size(entry), _size(refund) + 17) <= 1_024
     (_, per_debit) = _tables(_section(ARCHITECTURE, "What a transaction costs"))
     found = {row["Per debit"]: row for row in per_debit}
     for group, heading in ((1, "Group of 1"), (10, "Group of 10")):
@@ -502,6 +507,7 @@ def _refunds_sent() -> list[dict[str, Any]]:
         retention_days=1,
     )
     queued = replace(_row(), phone=PHONE)
+    queued = replace(queued, fingerprint=_debit(queued).fingerprint)
     synced = replace(queued, status=Status.SYNCED, next_sweep_at_ms=None)
     part = replace(synced, status=Status.PARTIALLY_REFUNDED, refunded_minor=1)
     waiting = requested(part, PendingRefund(LONGEST, 2, "why"), 1)

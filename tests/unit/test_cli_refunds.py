@@ -71,7 +71,9 @@ class Backend:
         self.ledger.clear()
         if row.status is not Status.QUEUED:
             debit = Debit(AGENT, KEY, PHONE, 100, KES, 1, NOW_MS)
-            self.store(items.entry_item(NewEntry(debit, Posted(2, 900)), NOW_MS))
+            refusal = Rejected(Reason.INSUFFICIENT_FUNDS)
+            outcome = refusal if row.status is Status.FAILED else Posted(2, 900)
+            self.store(items.entry_item(NewEntry(debit, outcome), NOW_MS))
 
     def client(self, *_: object, **__: object) -> "Backend":
         return self
@@ -97,7 +99,7 @@ class Backend:
             self.wallet = plan.wallet_after
             self.total += plan.amount_minor
         if isinstance(plan, Post | Reject):
-            self.store(items.refund_item(asked, plan, KES, NOW_MS))
+            self.store(items.refund_item(asked, plan, asked.currency or KES, NOW_MS))
 
     def seen(self, asked: Refund) -> Seen:
         def entry(entry_id: str) -> Any:
@@ -164,7 +166,7 @@ def stack_of(backend: Backend) -> Stack:
 
 def told(backend: Backend, **members: Any) -> refunds.Told:
     stack = stack_of(backend)
-    return refunds.settle(stack, [refunds.ask(stack, ASKED | members)])[0]
+    return refunds.settle(stack, [refunds.ask(stack, ASKED | members)], seconds=1)[0]
 
 
 def foreseen(backend: Backend, **members: Any) -> refunds.Foreseen:
@@ -274,7 +276,7 @@ def test_a_refund_that_is_not_decided_in_time_is_told_with_what_it_waits_for(
         ({"amount": -5}, "amount: 1 to 1000000000000"),
         ({"refundId": "a#b"}, "refundId: 1 to 64 of"),
         ({"phone": "0799"}, "phone: not a phone number that is in use anywhere"),
-        ({"reason": ""}, "reason: 1 to 140 printable characters"),
+        ({"reason": ""}, "reason: 1 to 140 bytes of printable text"),
         ({"agentId": ""}, "agentId: 1 to 64 of"),
     ],
 )
@@ -381,8 +383,8 @@ PENDING = requested(SETTLED, PendingRefund("r-1", 40, "why"), NOW_MS)
         (PENDING, {"refundId": "r-1", "amount": 40}, "nothing", None),
         (PENDING, {"refundId": "r-1", "amount": 41}, "reject", "KEY_REUSED"),
         (
-            replace(SETTLED, status=Status.REFUNDED, refunded_minor=100),
-            {"amount": 1},
+            replace(SETTLED, status=Status.CANCELLED, cancelled_by="r-1"),
+            {},
             "reject",
             "NOTHING_TO_REFUND",
         ),

@@ -7,14 +7,14 @@ from tests.engine import Aws
 from tests.fakes.memory import (
     FakeAcceptedTransactions,
     FakeLedger,
-    FakeLedgerEntries,
     FakeOpenTransactions,
     FakeRefundBooks,
+    FakeRefundDesk,
     Store,
 )
 from wallet_ledger.aws import items
 from wallet_ledger.aws.ledger import DynamoLedger
-from wallet_ledger.aws.refunds import DynamoLedgerEntries, DynamoRefundBooks
+from wallet_ledger.aws.refunds import DynamoRefundBooks, DynamoRefundDesk
 from wallet_ledger.aws.transactions import DynamoAcceptedTransactions, DynamoOpenTransactions
 from wallet_ledger.domain.ids import AgentId, IdempotencyKey, Phone
 from wallet_ledger.domain.postings import Entry
@@ -22,9 +22,9 @@ from wallet_ledger.domain.transactions import OfflineTransaction
 from wallet_ledger.ports import (
     AcceptedTransactions,
     Ledger,
-    LedgerEntries,
     OpenTransactions,
     RefundBooks,
+    RefundDesk,
 )
 
 
@@ -43,7 +43,7 @@ class Place(Protocol):
     def refund_books(self, *, retention_days: int = 0) -> RefundBooks:
         """The port under test."""
 
-    def ledger_entries(self) -> LedgerEntries:
+    def refund_desk(self) -> RefundDesk:
         """The port under test."""
 
     def put_row(self, row: OfflineTransaction) -> None:
@@ -80,8 +80,8 @@ class InMemory:
     def refund_books(self, *, retention_days: int = 0) -> RefundBooks:
         return FakeRefundBooks(self._store, retention_days=retention_days)
 
-    def ledger_entries(self) -> LedgerEntries:
-        return FakeLedgerEntries(self._store)
+    def refund_desk(self) -> RefundDesk:
+        return FakeRefundDesk(self._store)
 
     def put_row(self, row: OfflineTransaction) -> None:
         self._store.rows[row.agent_id, row.idempotency_key] = row
@@ -131,8 +131,12 @@ class OnEngine:
             retention_days=retention_days,
         )
 
-    def ledger_entries(self) -> LedgerEntries:
-        return DynamoLedgerEntries(self._client, ledger_table=self._tables.wallet_ledger)
+    def refund_desk(self) -> RefundDesk:
+        return DynamoRefundDesk(
+            self._client,
+            ledger_table=self._tables.wallet_ledger,
+            offline_tx_table=self._tables.offline_tx,
+        )
 
     def put_row(self, row: OfflineTransaction) -> None:
         self._client.put_item(TableName=self._tables.offline_tx, Item=items.offline_tx_item(row))

@@ -1,4 +1,4 @@
-"""`RefundBooks`, `LedgerEntries` and `move`: all stands as it was seen, or nothing is written."""
+"""`RefundBooks` and `RefundDesk`: all stands as it was seen, or nothing is written."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -83,7 +83,7 @@ class Books:
     def wait_for(self, refund_id: str = "R-1", amount_minor: int | None = None) -> None:
         """The agent asks."""
         row = self.row()
-        assert self.place.accepted().move(row, waiting(row, refund_id, amount_minor))
+        assert self.place.refund_desk().move(row, waiting(row, refund_id, amount_minor), refund_id)
 
     def balance_minor(self) -> int:
         """What the wallet holds."""
@@ -120,7 +120,8 @@ def settled(books: Books) -> Books:
 
 def test_nothing_is_seen_where_nothing_is(place: Place) -> None:
     assert place.refund_books().see(refund()) == Seen(None, None, None, None, 0, None)
-    assert place.ledger_entries().find(PHONE, AGENT, KEY, "R-1") == (None, None)
+    assert place.refund_desk().debit(row_of(debit())) is None
+    assert place.refund_desk().refund(row_of(debit()), "R-1") is None
 
 
 def test_all_that_counts_is_seen_as_it_is_now(settled: Books) -> None:
@@ -157,16 +158,19 @@ def test_another_phone_agent_or_key_sees_none_of_it_but_the_row(settled: Books) 
 def test_ingest_finds_a_debit_and_the_answer_of_one_refund_id(settled: Books) -> None:
     settled.refund(refund("R-1", 30))
     settled.refund(refund("R-1", 31))
-    find = settled.place.ledger_entries().find
-    debited, given_back = find(PHONE, AGENT, KEY, "R-1")
+    desk, row = settled.place.refund_desk(), settled.row()
+    given_back = desk.refund(row, "R-1")
 
-    assert debited == settled.entry(f"debit#{AGENT}#K-1")
+    assert desk.debit(row) == settled.entry(f"debit#{AGENT}#K-1")
     assert given_back == settled.entry(f"refund#{AGENT}#K-1#R-1")
     assert given_back is not None
     assert given_back.outcome == Posted(3, 930)
-    assert find(PHONE, AGENT, KEY, "R-2") == (debited, None)
-    assert find(PHONE, AgentId("AG-002"), KEY, "R-1") == (None, None)
-    assert find(Phone("254700000001"), AGENT, KEY, "R-1") == (None, None)
+    assert desk.refund(row, "R-2") is None
+    for other in (
+        replace(row, agent_id=AgentId("AG-002")),
+        replace(row, phone=Phone("254700000001")),
+    ):
+        assert (desk.debit(other), desk.refund(other, "R-1")) == (None, None)
 
 
 # --- what is written ------------------------------------------------------------------------------
@@ -322,7 +326,7 @@ def test_a_back_office_refund_leaves_the_agents_request_waiting_with_its_new_tot
 
 def test_an_answer_from_before_only_tells_the_row(settled: Books) -> None:
     settled.refund(refund("R-1", 101))
-    settled.wait_for("R-1", 101)
+    settled.place.put_row(waiting(settled.row(), "R-1", 101))
     entries = settled.place.entries(PHONE)
 
     assert settled.refund(refund("R-1", 101)) == Committed()
@@ -451,7 +455,7 @@ def settles(books: Books) -> None:
 
 def swept(books: Books) -> None:
     row = books.row()
-    assert books.place.accepted().move(row, replace(row, attempt=2, queued_at_ms=1))
+    assert books.place.refund_desk().move(row, replace(row, attempt=2, queued_at_ms=1), "R-9")
 
 
 def cancelled_by_another(books: Books) -> None:
@@ -560,7 +564,7 @@ def test_a_row_that_is_as_before_moves_and_is_found_as_it_was_moved(
 ) -> None:
     place.put_row(BEFORE[name])
 
-    assert place.accepted().move(BEFORE[name], AFTER[name]) is True
+    assert place.refund_desk().move(BEFORE[name], AFTER[name], "R-9") is True
 
     assert place.accepted().find(AGENT, KEY) == AFTER[name]
     shards = place.open_transactions()
@@ -586,13 +590,13 @@ def test_a_row_that_is_not_as_before_stays_as_it_is(place: Place, changes: dict[
     place.put_row(replace(before, **changes))
     held = place.everything()
 
-    assert place.accepted().move(before, waiting(before)) is False
+    assert place.refund_desk().move(before, waiting(before), "R-9") is False
 
     assert place.everything() == held
 
 
 def test_a_row_that_is_not_there_does_not_appear(place: Place) -> None:
-    assert place.accepted().move(BEFORE["queued"], AFTER["queued"]) is False
+    assert place.refund_desk().move(BEFORE["queued"], AFTER["queued"], "R-9") is False
     assert place.accepted().find(AGENT, KEY) is None
 
 
@@ -600,7 +604,9 @@ def test_a_move_keeps_what_it_does_not_change(place: Place) -> None:
     """The sweep may have moved what no refund is decided on."""
     place.put_row(replace(BEFORE["partly"], queued_at_ms=7, captured_at="2026-01-01T00:00:00Z"))
 
-    assert place.accepted().move(BEFORE["partly"], replace(BEFORE["partly"], reason="DISCARDED"))
+    assert place.refund_desk().move(
+        BEFORE["partly"], replace(BEFORE["partly"], reason="DISCARDED"), "R-9"
+    )
 
     found = place.accepted().find(AGENT, KEY)
     assert found is not None

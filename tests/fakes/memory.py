@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields, replace
 from threading import RLock
 
 from wallet_ledger.aws import items
-from wallet_ledger.domain.ids import AgentId, Currency, EntryId, IdempotencyKey, Phone
+from wallet_ledger.domain.ids import AgentId, EntryId, IdempotencyKey, Phone
 from wallet_ledger.domain.postings import (
     Committed,
     Conflicted,
@@ -15,7 +15,7 @@ from wallet_ledger.domain.postings import (
     PostingResult,
     Refused,
 )
-from wallet_ledger.domain.refunds import Answered, Cancel, Post, Refund, Reject, Seen
+from wallet_ledger.domain.refunds import NO_CURRENCY, Answered, Cancel, Post, Refund, Reject, Seen
 from wallet_ledger.domain.transactions import OfflineTransaction, Status, open_shard
 from wallet_ledger.domain.wallets import Debit, Outcome, Rejected, Wallet, movement_id
 from wallet_ledger.ports import Clock, OpenRow, OutgoingEvent, OutgoingMessage
@@ -84,14 +84,6 @@ class FakeAcceptedTransactions:
         """The row as of now."""
         with self._store.lock:
             return self._store.rows.get((agent_id, key))
-
-    def move(self, before: OfflineTransaction, after: OfflineTransaction) -> bool:
-        """Only where all that a refund is decided on is still as before."""
-        with self._store.lock:
-            if not self._store.holds(before, *ROW_MOVED):
-                return False
-            self._store.move(before, after)
-        return True
 
 
 class FakeOpenTransactions:
@@ -250,7 +242,7 @@ class FakeRefundBooks:
         entry = None
         if isinstance(decided, Post | Reject):
             original = seen.row or seen.debit
-            currency = original.currency if original else asked.currency or Currency("XXX")
+            currency = asked.currency or (original.currency if original else NO_CURRENCY)
             entry = items.read_entry(items.refund_item(asked, decided, currency, at_ms))
         with self._store.lock:
             if not self._is_as_seen(asked, seen, decided, entry):
@@ -285,6 +277,9 @@ class FakeRefundBooks:
             refunded_minor = self._store.refunded.get(_total_of(asked), 0)
             holds &= (entry.phone, entry.entry_id) not in self._store.entries
             holds &= refunded_minor == seen.refunded_minor
+        if isinstance(decided, Cancel):
+            undecided = (asked.phone, items.refund_entry_id(asked))
+            holds &= undecided not in self._store.entries
         if isinstance(decided, Post):
             room_minor = decided.original_minor - decided.amount_minor
             holds &= not seen.refunded_minor or seen.refunded_minor <= room_minor
@@ -308,23 +303,31 @@ def _total_of(asked: Refund) -> tuple[Phone, EntryId]:
     return asked.phone, items.refund_total_id(asked.agent_id, asked.idempotency_key)
 
 
-class FakeLedgerEntries:
-    """`ports.LedgerEntries` in memory."""
+class FakeRefundDesk:
+    """`ports.RefundDesk` in memory."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def find(
-        self, phone: Phone, agent_id: AgentId, key: IdempotencyKey, refund_id: str
-    ) -> tuple[Entry | None, Entry | None]:
-        """The entries of a debit and of one of its refund ids, as of one moment."""
-        debit_id = items.debit_entry_id(agent_id, key)
-        refund_id = items.refund_id_entry(agent_id, key, refund_id)
+    def debit(self, row: OfflineTransaction) -> Entry | None:
+        """What the ledger has decided of a row's debit."""
+        entry_id = items.debit_entry_id(row.agent_id, row.idempotency_key)
         with self._store.lock:
-            return (
-                self._store.entries.get((phone, debit_id)),
-                self._store.entries.get((phone, EntryId(refund_id))),
-            )
+            return self._store.entries.get((row.phone, entry_id))
+
+    def refund(self, row: OfflineTransaction, refund_id: str) -> Entry | None:
+        """What a refund id of a row has decided."""
+        entry_id = items.refund_id_entry(row.agent_id, row.idempotency_key, refund_id)
+        with self._store.lock:
+            return self._store.entries.get((row.phone, entry_id))
+
+    def move(self, before: OfflineTransaction, after: OfflineTransaction, refund_id: str) -> bool:
+        """One step: only where the row is as before and the refund id undecided."""
+        with self._store.lock:
+            if self.refund(before, refund_id) or not self._store.holds(before, *ROW_MOVED):
+                return False
+            self._store.move(before, after)
+        return True
 
 
 class FakeQueue:

@@ -21,7 +21,7 @@ from tests.fakes.promises import assert_books_add_up
 from tests.fakes.samples import AGENT, PHONE, credit, debit, refund, row_of
 from wallet_ledger.aws import items
 from wallet_ledger.aws.ledger import DynamoLedger
-from wallet_ledger.aws.refunds import DynamoLedgerEntries, DynamoRefundBooks
+from wallet_ledger.aws.refunds import DynamoRefundBooks, DynamoRefundDesk
 from wallet_ledger.aws.transactions import DynamoAcceptedTransactions
 from wallet_ledger.clock import SystemClock
 from wallet_ledger.domain.ids import IdempotencyKey
@@ -51,7 +51,11 @@ class Books:
         self._ledger = DynamoLedger(self._client, **both, retention_days=0)
         self._refunds = DynamoRefundBooks(self._client, **both, retention_days=0)
         self._table = DynamoAcceptedTransactions(self._client, table=self._tables.offline_tx)
-        self._entries = DynamoLedgerEntries(self._client, ledger_table=self._tables.wallet_ledger)
+        self._entries = DynamoRefundDesk(
+            self._client,
+            ledger_table=self._tables.wallet_ledger,
+            offline_tx_table=self._tables.offline_tx,
+        )
 
     def accept(self, *debits: Debit) -> None:
         """Their rows, queued."""
@@ -79,7 +83,9 @@ class Books:
     def ask(self, refund_id: str = "full", amount_minor: int | None = None) -> http.Answer:
         """What the agent's app is answered."""
         wanted = http.Wanted(AGENT, IdempotencyKey("K-1"), refund_id, amount_minor, "wrong phone")
-        return http.request_refund(wanted, self._table, self._entries, self._clock)
+        return http.request_refund(
+            wanted, self._table, self._entries, self._clock, self._patience()
+        )
 
     def row(self, key: str = "K-1") -> OfflineTransaction:
         """A row of the agent."""

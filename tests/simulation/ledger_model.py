@@ -24,7 +24,7 @@ class Model:
     pending: tuple[str, int | None] | None = None
     cancelled_by: str | None = None
     entries: dict[str, Answer] = field(default_factory=dict)
-    asked: dict[str, int | None] = field(default_factory=dict)
+    asked: dict[str, tuple[int | None, str]] = field(default_factory=dict)
 
     def copy(self) -> "Model":
         """One that goes its own way from here."""
@@ -60,13 +60,13 @@ class Model:
             self.status = "expired"
         return ("swept",)
 
-    def refund(self, refund_id: str, amount: int | None, *, wrong: bool = False) -> Answer:
-        """What the refund function does with a request; `wrong`: in another currency."""
+    def refund(self, refund_id: str, amount: int | None, currency: str | None = None) -> Answer:
+        """What the refund function does with a request; the debit is in KES."""
         name = f"refund {refund_id}"
         if name in self.entries:
-            return self._repeat(name, refund_id, amount)
-        if wrong:
-            return self._refuse(name, "MISMATCH", refund_id, amount, None)
+            return self._repeat(name, refund_id, amount, currency)
+        if currency not in (None, "KES"):
+            return self._refuse(name, "MISMATCH", refund_id, amount, None, str(currency))
         full = amount is None or amount == AMOUNT
         if self.status == "queued" and full:
             self.status, self.cancelled_by = "cancelled", refund_id
@@ -81,9 +81,12 @@ class Model:
             return self._refuse(name, "NOTHING_TO_REFUND", refund_id, amount, None)
         return self._give_back(name, refund_id, amount)
 
-    def _repeat(self, name: str, refund_id: str, amount: int | None) -> Answer:
+    def _repeat(
+        self, name: str, refund_id: str, amount: int | None, currency: str | None
+    ) -> Answer:
         self._tell(refund_id, amount)
-        if self.asked[name] != amount:
+        was, in_currency = self.asked[name]
+        if was != amount or currency not in (None, in_currency):
             return self._reuse(name, amount)
         earlier = self.entries[name]
         return earlier[:3] if earlier[0] == "posted" else earlier[:2]
@@ -95,7 +98,7 @@ class Model:
             return self._refuse(name, "EXCEEDS_ORIGINAL", refund_id, amount, remaining)
         self.refunded += wanted
         posted = self._post(name, wanted, wanted)
-        self.asked[name] = amount
+        self.asked[name] = (amount, "KES")
         self._tell(refund_id, amount)
         if self.pending is None:
             self.status = "refunded" if self.refunded == AMOUNT else "partially_refunded"
@@ -106,7 +109,7 @@ class Model:
         name = f"refund {refund_id}"
         full = amount is None or amount == AMOUNT
         if name in self.entries:
-            if self.asked[name] != amount:
+            if self.asked[name][0] != amount:
                 return ("reused",)
             earlier = self.entries[name]
             return ("no", earlier[1]) if earlier[0] == "rejected" else ("repeated",)
@@ -127,6 +130,8 @@ class Model:
                     return ("no", "EXCEEDS_ORIGINAL")
                 self.status, self.pending = "refund_requested", (refund_id, amount)
                 return ("requested",)
+            case "refunded":
+                return ("no", "EXCEEDS_ORIGINAL")
             case _:
                 return ("no", "NOTHING_TO_REFUND")
 
@@ -136,10 +141,16 @@ class Model:
         return ("posted", self.version, self.balance)
 
     def _refuse(
-        self, name: str, reason: str, refund_id: str, amount: int | None, remaining: int | None
+        self,
+        name: str,
+        reason: str,
+        refund_id: str,
+        amount: int | None,
+        remaining: int | None,
+        currency: str = "KES",
     ) -> Answer:
         self.entries[name] = ("rejected", reason, amount or 0, remaining)
-        self.asked[name] = amount
+        self.asked[name] = (amount, currency)
         self._tell(refund_id, amount)
         return ("rejected", reason)
 

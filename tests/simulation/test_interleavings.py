@@ -23,10 +23,10 @@ from tests.fakes.memory import (
     FakeAcceptedTransactions,
     FakeClock,
     FakeLedger,
-    FakeLedgerEntries,
     FakeOpenTransactions,
     FakeQueue,
     FakeRefundBooks,
+    FakeRefundDesk,
     Store,
 )
 from tests.fakes.promises import assert_books_add_up
@@ -61,7 +61,7 @@ class Ports:
     def __init__(self, store: Store, step: Callable[[Call], Any]) -> None:
         self.clock = FakeClock()
         self.table = around(FakeAcceptedTransactions(store), step)
-        self.entries = around(FakeLedgerEntries(store), step)
+        self.entries = around(FakeRefundDesk(store), step)
         self.ledger = around(FakeLedger(store, retention_days=0), step)
         self.books = around(FakeRefundBooks(store), step)
         self.open_rows = around(FakeOpenTransactions(store), step)
@@ -96,11 +96,10 @@ def movement(name: str, wanted: Movement, in_model: Callable[[Model], Answer]) -
 
 def by_bus(name: str, refund_id: str, amount: int | None, currency: str | None = None) -> Handler:
     """A message of RefundQueue, from the back office."""
-    wrong = currency is not None and currency != "KES"
     return Handler(
         name,
         lambda ports: given_back(ports, refund(refund_id, amount, currency=currency)),
-        lambda model, before: None if before else model.refund(refund_id, amount, wrong=wrong),
+        lambda model, before: None if before else model.refund(refund_id, amount, currency),
     )
 
 
@@ -109,11 +108,13 @@ def by_agent(name: str, refund_id: str, amount: int | None) -> Handler:
     wanted = http.Wanted(AGENT, KEY, refund_id, amount, "wrong phone")
 
     def run(ports: Ports) -> Answer:
-        answer = http.request_refund(wanted, ports.table, ports.entries, ports.clock)
+        answer = http.request_refund(
+            wanted, ports.table, ports.entries, ports.clock, ports.patience()
+        )
         told_now = read_by_app(answer, refund_id)
         if told_now != ("requested",):
             return told_now
-        asked = refund(refund_id, amount, currency="KES", requested_by=f"agent:{AGENT}")
+        asked = refund(refund_id, amount, requested_by=f"agent:{AGENT}")
         return ("requested", given_back(ports, asked))
 
     def in_model(model: Model, before: Sequence[Answer]) -> Answer | None:
@@ -419,7 +420,7 @@ class World:
         [row] = self.store.rows.values()
         asked = row.refund_request
         if asked is not None:
-            message = refund(asked.refund_id, asked.amount_minor, currency="KES")
+            message = refund(asked.refund_id, asked.amount_minor)
             given_back(Ports(self.store, nothing), message)
 
     def _restore(self, state: State) -> None:

@@ -18,8 +18,8 @@ from relay.derive import Destination, from_row
 from tests.fakes.memory import (
     FakeAcceptedTransactions,
     FakeClock,
-    FakeLedgerEntries,
     FakeQueue,
+    FakeRefundDesk,
     Store,
 )
 from tests.fakes.scripted import Call, around, scripted, unavailable
@@ -80,7 +80,7 @@ class Ingest:
         self.clock = FakeClock()
         self.calls: list[str] = []
         self.table = around(FakeAcceptedTransactions(self.store), self._count)
-        self.entries = around(FakeLedgerEntries(self.store), self._count)
+        self.entries = around(FakeRefundDesk(self.store), self._count)
 
     def post(self, body: object, path: str = "/tx/offline", **event: Any) -> Answer:
         text = body if isinstance(body, str) else json.dumps(body)

@@ -13,7 +13,7 @@ from wallet_ledger.aws import items
 from wallet_ledger.domain.postings import Entry, NewEntry
 from wallet_ledger.domain.refunds import (
     FULL,
-    NOTE_CHARACTERS_MAX,
+    NOTE_BYTES_MAX,
     Answered,
     Cancel,
     Decision,
@@ -207,6 +207,25 @@ def test_a_purged_debit_that_was_sent_again_is_waited_for_until_its_row_is_close
     for asked in (refund(), refund("R-1", 30), refund("R-1", 101)):
         what = seen(row_of(debit()), debited=entry_of_debit())
         assert decide(asked, what) == Wait("NOT_SETTLED")
+
+
+LATER_USES = {
+    "another amount, queued": row_of(debit(amount_minor=70)),
+    "another amount, settled": row_of(debit(amount_minor=70), Status.SYNCED),
+    "another amount, refused": row_of(debit(amount_minor=70), Status.FAILED),
+    "another phone": row_of(debit(phone=OTHER_PHONE)),
+    "the same, expired before it was told": row_of(debit(), Status.EXPIRED),
+}
+
+
+@pytest.mark.parametrize("row", LATER_USES.values(), ids=LATER_USES)
+def test_a_purged_debit_whose_key_was_used_again_is_refunded_by_its_entry(
+    row: OfflineTransaction,
+) -> None:
+    what = seen(row, debited=entry_of_debit(), refunded_minor=40)
+
+    assert decide(refund(), what) == Post(60, 100, KES, wallet(960, version=3), row_after=None)
+    assert decide(refund("R-1", 61), what) == Reject(Reason.EXCEEDS_ORIGINAL, 60, None)
 
 
 # --- before settlement ----------------------------------------------------------------------------
@@ -492,9 +511,9 @@ def test_p4_and_p7_no_decision_gives_back_more_than_remains_or_touches_what_it_r
     [
         ("x", True),
         ("kundi la Nairobi, meza 4", True),
-        ("é" * NOTE_CHARACTERS_MAX, True),
+        ("é" * (NOTE_BYTES_MAX // 2), True),
         ("", False),
-        ("x" * (NOTE_CHARACTERS_MAX + 1), False),
+        ("x" * (NOTE_BYTES_MAX + 1), False),
         ("two\nlines", False),
         ("\x00", False),
         ("\ud800", False),
@@ -509,7 +528,7 @@ def test_the_longest_entry_fits_in_one_kilobyte() -> None:
     longest = "A" * 64
     asked = replace(
         refund(longest, AMOUNT_MINOR_MAX, key=longest, agent_id=longest, phone=PHONE + "345"),
-        note="x" * NOTE_CHARACTERS_MAX,
+        note="x" * NOTE_BYTES_MAX,
         requested_by=f"agent:{longest}",
     )
     item = items.refund_item(asked, Reject(Reason.KEY_REUSED, AMOUNT_MINOR_MAX, None), KES, NOW_MS)
@@ -517,3 +536,28 @@ def test_the_longest_entry_fits_in_one_kilobyte() -> None:
     size = sum(len(name) + len(next(iter(value.values())).encode()) for name, value in item.items())
 
     assert size <= 1024
+
+
+# --- an id in more than one currency --------------------------------------------------------------
+
+
+def test_p4_the_first_use_of_an_id_answers_before_the_refusal_of_a_later_one() -> None:
+    """The two may differ in nothing but the currency, which is not in the fingerprint."""
+    kes = refund("R-1", 30, currency=KES)
+    usd = replace(kes, currency=USD)
+    refused = Rejected(Reason.KEY_REUSED)
+    what = seen(PARTLY, refunded=entry_of(kes, Posted(3, 930)), reused=entry_of(usd, refused))
+
+    assert decide(kes, what) == Answered(Posted(3, 930), None)
+    assert decide(replace(kes, currency=None), what) == Answered(Posted(3, 930), None)
+    assert decide(usd, what) == Answered(refused, None)
+    assert reason_of(decide(usd, replace(what, reused=None))) is Reason.KEY_REUSED
+
+
+def test_p4_a_cancellation_answers_before_the_refusal_of_a_later_use_of_its_id() -> None:
+    row = replace(row_of(debit(), Status.CANCELLED), cancelled_by="R-1")
+    usd = refund("R-1", currency=USD)
+    what = seen(row, reused=entry_of(usd, Rejected(Reason.KEY_REUSED)))
+
+    assert decide(refund("R-1"), what) == Cancel(None)
+    assert decide(usd, what) == Answered(Rejected(Reason.KEY_REUSED), None)

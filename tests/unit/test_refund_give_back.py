@@ -1,7 +1,7 @@
 """`give_back`: look, decide, write once; look again where something moved, and never guess."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -16,7 +16,6 @@ from refund.give_back import (
     give_back_all,
 )
 from tests.fakes.memory import (
-    FakeAcceptedTransactions,
     FakeClock,
     FakeLedger,
     FakeRefundBooks,
@@ -280,9 +279,8 @@ def test_a_lost_cancellation_is_read_back(world: World) -> None:
 
 
 def test_a_lost_answer_that_told_the_row_leaves_nothing_to_do(settled: World) -> None:
-    table = FakeAcceptedTransactions(settled.store)
     settled.refund(refund("R-1", 101))
-    assert table.move(settled.row(), waiting(settled.row(), "R-1", 101))
+    settled.store.move(settled.row(), waiting(settled.row(), "R-1", 101))
 
     said = settled.refund(refund("R-1", 101), settled.writes(lost("ReadTimeoutError")))
 
@@ -363,10 +361,13 @@ def test_c12_and_c39_a_process_that_ends_at_its_write_is_finished_by_the_next(
 
 
 def said_of(
-    world: World, requests: Sequence[tuple[Refund, int]], books: RefundBooks | None = None
+    world: World,
+    requests: Sequence[tuple[Refund, int]],
+    books: RefundBooks | None = None,
+    budget_ms: int = 1,
 ) -> list[Result]:
     """The results of one batch."""
-    patience = Patience(world.clock, lambda: 0.5, 0)
+    patience = Patience(world.clock, lambda: 0.5, budget_ms)
     return give_back_all(requests, books or world.books, world.clock, patience)
 
 
@@ -421,3 +422,93 @@ def test_a_partial_refund_waits_for_its_settlement_however_often_it_came(world: 
     [said] = said_of(world, [(refund("R-1", 30), 99)])
 
     assert said == Unfinished(("NOT_SETTLED",))
+
+
+# --- what comes too early -------------------------------------------------------------------------
+
+
+def test_what_comes_too_early_holds_back_its_own_debit_and_no_other(world: World) -> None:
+    world.accept(debit("K-2"))
+    world.settle(debit("K-2"))
+
+    said = said_of(
+        world,
+        [
+            (refund("R-1", 30), 1),
+            (refund("R-9", key="K-9"), 1),
+            (refund("R-2", 10, key="K-2"), 1),
+            (refund("R-3"), 1),
+            (refund("R-8", key="K-9"), 99),
+        ],
+    )
+
+    early, unseen = Unfinished(("NOT_SETTLED",)), Unfinished(("ORIGINAL_NOT_FOUND",))
+    assert said == [early, unseen, Decided(Posted(3, 910), new=True), early, unseen]
+    assert world.row().status is Status.QUEUED  # a later refund of all does not overtake a part
+
+
+def test_once_the_time_is_over_nothing_more_is_begun(settled: World) -> None:
+    def slow(call: Call) -> Any:
+        settled.clock.pause(5)
+        return call.proceed()
+
+    said = said_of(
+        settled,
+        [(refund("R-1", 10), 1), (refund("R-2", 10), 1), (refund("R-3", 10), 1)],
+        settled.writes(slow),
+        budget_ms=1_000,
+    )
+
+    assert said == [
+        Decided(Posted(3, 910), new=True),
+        Unfinished(("OutOfTime",)),
+        Unfinished(("OutOfTime",)),
+    ]
+
+
+# --- an id in two currencies ----------------------------------------------------------------------
+
+
+def outcomes(world: World, *requests: Refund) -> list[object]:
+    """What each is told, one after the other."""
+    said = [world.refund(each) for each in requests]
+    return [each.outcome if isinstance(each, Decided) else each for each in said]
+
+
+@pytest.mark.parametrize("amount_minor", [None, 30])
+def test_p4_an_id_that_comes_in_another_currency_too_has_one_outcome_for_each(
+    settled: World, amount_minor: int | None
+) -> None:
+    kes = refund("R-1", amount_minor, currency="KES")
+    usd, unsaid = replace(kes, currency=USD), replace(kes, currency=None)
+    posted = Posted(3, 900 + (amount_minor or 100))
+    reused = Rejected(Reason.KEY_REUSED)
+
+    assert outcomes(settled, kes, usd, kes, unsaid, usd, kes) == [
+        posted,
+        reused,
+        posted,
+        posted,
+        reused,
+        posted,
+    ]
+    assert settled.refunds() == [("R-1", posted), ("R-1", reused)]
+
+
+def test_p4_an_id_that_came_first_in_another_currency_stays_a_mismatch(settled: World) -> None:
+    usd, kes = refund("R-1", 30, currency=USD), refund("R-1", 30, currency="KES")
+    mismatch, reused = Rejected(Reason.MISMATCH), Rejected(Reason.KEY_REUSED)
+
+    assert outcomes(settled, usd, kes, usd, kes) == [mismatch, reused, mismatch, reused]
+    assert settled.balance_minor() == 900
+
+
+def test_p4_a_cancellation_keeps_its_outcome_beside_a_reuse_of_its_id(world: World) -> None:
+    reused = Rejected(Reason.KEY_REUSED)
+
+    assert world.refund(refund("R-1")) == Cancelled(new=True)
+    for _ in range(2):
+        for other in (refund("R-1", currency=USD), refund("R-1", 50)):
+            assert outcomes(world, other) == [reused]
+        assert world.refund(refund("R-1")) == Cancelled(new=False)
+        assert world.refund(refund("R-1", 100)) == Cancelled(new=False)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from reconcile.settle import Dropped, Settled, Settlement, settle
 from refund.give_back import give_back
 from tests.fakes.memory import (
-    FakeAcceptedTransactions,
     FakeClock,
     FakeLedger,
     FakeRefundBooks,
@@ -536,8 +535,7 @@ def test_a_debit_that_comes_again_after_its_refund_is_dropped_and_the_refund_sta
     world.settle(debit("K-1", 100))
     books, asked = FakeRefundBooks(world.store), REFUNDS[status]
     if asked is None:
-        table = FakeAcceptedTransactions(world.store)
-        assert table.move(world.row("K-1"), waiting(world.row("K-1")))
+        world.store.move(world.row("K-1"), waiting(world.row("K-1")))
     else:
         give_back(asked, books, world.clock, Patience(world.clock, lambda: 0.5, 0), patient=True)
     before = (world.row("K-1"), world.balance_minor())

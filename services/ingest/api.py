@@ -2,6 +2,7 @@
 
 import base64
 import json
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -40,12 +41,15 @@ from wallet_ledger.contracts import (
 from wallet_ledger.domain.ids import AgentId, IdempotencyKey, is_id, transaction_ref
 from wallet_ledger.domain.transactions import OfflineTransaction, Request
 from wallet_ledger.errors import InvalidMessage, Unavailable
-from wallet_ledger.ports import AcceptedTransactions, Clock, LedgerEntries
+from wallet_ledger.patience import Patience
+from wallet_ledger.ports import AcceptedTransactions, Clock, RefundDesk
 from wallet_ledger.telemetry import count, in_current_trace, logger
 
 BODY_BYTES_MAX = 64 * 1024
 """A full batch with every member at its longest is half of this."""
 RETRY_AFTER_S = 1
+REFUND_BUDGET_MS = 1_000
+"""How long a refund may look again at a row that others are moving."""
 
 type Event = Mapping[str, Any]
 type Json = dict[str, Any]
@@ -56,7 +60,7 @@ class Api:
     """What the routes work with."""
 
     table: AcceptedTransactions
-    refunds: LedgerEntries
+    refunds: RefundDesk
     clock: Clock
     defaults: Defaults
     open_days: int
@@ -163,11 +167,13 @@ def refund(event: Event, agent_id: AgentId, api: Api) -> Json:
     except InvalidRequest as error:
         raise _invalid(error) from None
     wanted = Wanted(agent_id, key, body.refund_id, body.amount_minor, body.note)
-    answer = request_refund(wanted, api.table, api.refunds, api.clock)
+    patience = Patience(api.clock, random.random, REFUND_BUDGET_MS)
+    answer = request_refund(wanted, api.table, api.refunds, api.clock, patience)
     ref = transaction_ref(agent_id, key)
     logger.info("refund answered", extra={"transaction": ref, "answer": type(answer).__name__})
     match answer:
         case CancelledNow(row):
+            count("RefundsCompleted")
             return _answer(HTTPStatus.OK, _view(row))
         case Requested(row):
             return _answer(HTTPStatus.ACCEPTED, _view(row))

@@ -6,7 +6,7 @@ from typing import Any
 from ingest.api import Api, handle_request
 from wallet_ledger import settings, telemetry
 from wallet_ledger.aws import clients
-from wallet_ledger.aws.refunds import DynamoLedgerEntries
+from wallet_ledger.aws.refunds import DynamoRefundDesk
 from wallet_ledger.aws.transactions import DynamoAcceptedTransactions
 from wallet_ledger.clock import SystemClock
 from wallet_ledger.contracts import Defaults
@@ -16,7 +16,11 @@ _settings = settings.read(settings.IngestSettings, os.environ)
 _dynamodb = clients.dynamodb(on_consumed=telemetry.count)
 _api = Api(
     table=DynamoAcceptedTransactions(_dynamodb, table=_settings.offline_tx_table),
-    refunds=DynamoLedgerEntries(_dynamodb, ledger_table=_settings.wallet_ledger_table),
+    refunds=DynamoRefundDesk(
+        _dynamodb,
+        ledger_table=_settings.wallet_ledger_table,
+        offline_tx_table=_settings.offline_tx_table,
+    ),
     clock=SystemClock(),
     defaults=Defaults(Currency(_settings.currency), _settings.default_region),
     open_days=_settings.open_days,

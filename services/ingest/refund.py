@@ -1,6 +1,7 @@
 """What an agent's app is answered when it asks for one of its transactions back."""
 
 from dataclasses import dataclass
+from typing import assert_never
 
 from wallet_ledger.domain.ids import AgentId, IdempotencyKey
 from wallet_ledger.domain.postings import Entry
@@ -13,12 +14,10 @@ from wallet_ledger.domain.transactions import (
 )
 from wallet_ledger.domain.wallets import Rejected
 from wallet_ledger.errors import Unavailable
-from wallet_ledger.ports import AcceptedTransactions, Clock, LedgerEntries
+from wallet_ledger.patience import Patience
+from wallet_ledger.ports import AcceptedTransactions, Clock, RefundDesk
 
 _OPEN = frozenset({Status.QUEUED, Status.HELD})
-
-MOVES_MAX = 5
-"""Looks at a row that others keep moving; each move is somebody else's progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,34 +82,46 @@ type Answer = (
 
 
 def request_refund(
-    wanted: Wanted, table: AcceptedTransactions, entries: LedgerEntries, clock: Clock
+    wanted: Wanted,
+    table: AcceptedTransactions,
+    desk: RefundDesk,
+    clock: Clock,
+    patience: Patience,
 ) -> Answer:
     """One conditional write of the row decides, and everything else follows from it.
 
     Raises `Unavailable` where the tables do not answer, or the row never stands still.
     """
-    for _ in range(MOVES_MAX):
-        row = table.find(wanted.agent_id, wanted.idempotency_key)
-        if row is None:
-            return Unknown()
-        debit, earlier = entries.find(
-            row.phone, wanted.agent_id, wanted.idempotency_key, wanted.refund_id
-        )
-        if debit is not None and row.status in _OPEN:  # decided, and the row is about to say so
-            return NotRefundable(None, None, settled=False)
-        answer = _answer(wanted, row, earlier, clock.now_ms())
-        match answer:
-            case CancelledNow(after) | Requested(after):
-                if table.move(row, after):
-                    return answer
-            case _:
+    while True:
+        try:
+            answer = _once(wanted, table, desk, clock.now_ms())
+        except Unavailable:
+            if not patience.wait():
+                raise
+        else:
+            if answer is not None:
                 return answer
-    raise Unavailable("RowKeepsMoving")
+            if not patience.wait():
+                raise Unavailable("RowKeepsMoving")
 
 
-def _answer(wanted: Wanted, row: OfflineTransaction, earlier: Entry | None, now_ms: int) -> Answer:
-    if earlier is not None:
-        return _as_before(wanted, row, earlier)
+def _once(
+    wanted: Wanted, table: AcceptedTransactions, desk: RefundDesk, now_ms: int
+) -> Answer | None:
+    """Look, decide, and write where there is something to write; None where the row has moved."""
+    row = table.find(wanted.agent_id, wanted.idempotency_key)
+    if row is None:
+        return Unknown()
+    earlier = desk.refund(row, wanted.refund_id)
+    if earlier is None and row.status in _OPEN and desk.debit(row) is not None:
+        return NotRefundable(None, None, settled=False)  # decided, and about to say so
+    answer = _as_before(wanted, row, earlier) if earlier else _answer(wanted, row, now_ms)
+    if isinstance(answer, CancelledNow | Requested):
+        return answer if desk.move(row, answer.row, wanted.refund_id) else None
+    return answer
+
+
+def _answer(wanted: Wanted, row: OfflineTransaction, now_ms: int) -> Answer:
     match row.status:
         case Status.QUEUED | Status.HELD:
             return _before_settlement(wanted, row, now_ms)
@@ -121,8 +132,12 @@ def _answer(wanted: Wanted, row: OfflineTransaction, earlier: Entry | None, now_
             return _while_pending(wanted, row)
         case Status.SYNCED | Status.PARTIALLY_REFUNDED:
             return _after_settlement(wanted, row, now_ms)
-        case _:
+        case Status.REFUNDED:
+            return NotRefundable(Reason.EXCEEDS_ORIGINAL, 0, settled=True)
+        case Status.FAILED | Status.EXPIRED | Status.CANCELLED:
             return NotRefundable(Reason.NOTHING_TO_REFUND, None, settled=True)
+        case _:
+            assert_never(row.status)
 
 
 def _as_before(wanted: Wanted, row: OfflineTransaction, earlier: Entry) -> Answer:

@@ -50,15 +50,27 @@ def give_back_all(
 ) -> list[Result]:
     """Refunds of one phone in their order, each with its receive count; the results are parallel.
 
-    After an unfinished one nothing later is decided.
+    What comes too early holds back later refunds of the same debit, and of no other. After an
+    unfinished one nothing later is decided, nor once the time is over.
     """
     results: list[Result] = []
+    stopped: Unfinished | None = None
+    early: dict[tuple[str, str], Unfinished] = {}
     for asked, received in requests:
-        if results and isinstance(results[-1], Unfinished):
-            results.append(results[-1])
-        else:
-            patient = received <= RECEIVES_UNSEEN_MAX
-            results.append(give_back(asked, books, clock, patience, patient=patient))
+        debit = (asked.agent_id, asked.idempotency_key)
+        if results and stopped is None and patience.over:
+            stopped = Unfinished(("OutOfTime",))
+        held_back = stopped or early.get(debit)
+        if held_back is not None:
+            results.append(held_back)
+            continue
+        patient = received <= RECEIVES_UNSEEN_MAX
+        match _until_decided(asked, books, clock, patience, patient=patient):
+            case Wait(code):
+                results.append(early.setdefault(debit, Unfinished((code,))))
+            case result:
+                stopped = result if isinstance(result, Unfinished) else None
+                results.append(result)
     return results
 
 
@@ -66,6 +78,13 @@ def give_back(
     asked: Refund, books: RefundBooks, clock: Clock, patience: Patience, *, patient: bool
 ) -> Result:
     """One refund. `patient`: whether an original that cannot be seen may still appear."""
+    result = _until_decided(asked, books, clock, patience, patient=patient)
+    return Unfinished((result.code,)) if isinstance(result, Wait) else result
+
+
+def _until_decided(
+    asked: Refund, books: RefundBooks, clock: Clock, patience: Patience, *, patient: bool
+) -> Result | Wait:
     while True:
         try:
             at_ms = clock.now_ms()
@@ -74,20 +93,18 @@ def give_back(
             ended = _write(asked, seen, decision, books, at_ms)
         except Unavailable as error:
             ended = Contended((error.code,))
-        match ended:
-            case Contended(codes):
-                if not patience.wait():
-                    return Unfinished(codes)
-            case _:
-                return ended
+        if not isinstance(ended, Contended):
+            return ended
+        if not patience.wait():
+            return Unfinished(ended.codes)
 
 
 def _write(
     asked: Refund, seen: Seen, decision: Decision, books: RefundBooks, at_ms: int
-) -> Result | Contended:
+) -> Result | Wait | Contended:
     match decision:
-        case Wait(code):
-            return Unfinished((code,))
+        case Wait():
+            return decision
         case Answered(outcome, None):
             return Decided(outcome, new=False)
         case Cancel(None):

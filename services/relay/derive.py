@@ -6,6 +6,7 @@ from typing import assert_never
 
 from wallet_ledger.domain.ids import digest
 from wallet_ledger.domain.postings import Entry
+from wallet_ledger.domain.refunds import NO_CURRENCY
 from wallet_ledger.domain.transactions import OfflineTransaction, Status
 from wallet_ledger.domain.wallets import Debit, Posted, Rejected
 from wallet_ledger.messages import debit_dedup_id, event, movement_message
@@ -61,7 +62,7 @@ def from_entry(entry: Entry) -> list[Outgoing]:
     detail: dict[str, str | int | None] = {
         "phone": entry.phone,
         "source": entry.actor,
-        "currency": entry.currency,
+        "currency": None if entry.currency == NO_CURRENCY else entry.currency,
         "reason": rejected.reason if rejected else None,
         "version": posted.version if posted else None,
         "balanceAfter": posted.balance_after_minor if posted else None,
@@ -123,7 +124,6 @@ def _refund_event(row: OfflineTransaction) -> Outgoing:
             "phone": row.phone,
             "refundId": asked.refund_id,
             "amount": asked.amount_minor,
-            "currency": row.currency,
             "reason": asked.note,
         },
     )

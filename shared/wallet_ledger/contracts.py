@@ -33,7 +33,7 @@ from wallet_ledger.domain.ids import (
     is_id,
     is_phone,
 )
-from wallet_ledger.domain.refunds import FULL, NOTE_CHARACTERS_MAX, Refund, is_note
+from wallet_ledger.domain.refunds import FULL, NOTE_BYTES_MAX, Refund, is_note
 from wallet_ledger.domain.transactions import AMOUNT_MINOR_MAX, Request
 from wallet_ledger.domain.wallets import Credit, Movement, StatusChange, WalletStatus
 from wallet_ledger.errors import InvalidMessage
@@ -120,7 +120,7 @@ def _note(text: str) -> str:
     if not is_note(text):
         raise PydanticCustomError(
             "bad_text",
-            f"1 to {NOTE_CHARACTERS_MAX} printable characters",
+            f"1 to {NOTE_BYTES_MAX} bytes of printable text",
         )
     return text
 
@@ -186,7 +186,7 @@ class _StatusRequest(_BusRequest):
 
 class _RefundWanted(_Body):
     refund_id: _Id = FULL
-    amount: _Amount | None = None
+    amount: _Amount = Field(default=None)  # type: ignore[assignment]  # absent: all; null: a mistake
     reason: _Note
 
 
@@ -195,7 +195,7 @@ class _RefundRequest(_Body):
     idempotency_key: _Id
     phone: _Phone
     refund_id: _Id = FULL
-    amount: _Amount | None = None
+    amount: _Amount = Field(default=None)  # type: ignore[assignment]  # absent: all; null: a mistake
     currency: _Currency | None = None
     reason: _Note
     schema_version: Literal[1] | None = None

@@ -19,7 +19,7 @@ from wallet_ledger.domain.ids import (
     is_id,
     is_phone,
 )
-from wallet_ledger.domain.refunds import NOTE_CHARACTERS_MAX, Refund, is_note
+from wallet_ledger.domain.refunds import NOTE_BYTES_MAX, Refund, is_note
 from wallet_ledger.domain.transactions import AMOUNT_MINOR_MAX
 from wallet_ledger.domain.wallets import Credit, Debit, Movement, StatusChange, WalletStatus
 from wallet_ledger.errors import InvalidMessage
@@ -247,7 +247,7 @@ def _note(message: dict[str, Any]) -> str:
     value = message["reason"]
     if isinstance(value, str) and is_note(value):
         return value
-    raise InvalidMessage(f"reason: not 1 to {NOTE_CHARACTERS_MAX} printable characters")
+    raise InvalidMessage(f"reason: not 1 to {NOTE_BYTES_MAX} bytes of printable text")
 
 
 def _id(message: dict[str, Any], name: str) -> str:

@@ -22,6 +22,11 @@ class Patience:
         self._deadline_ms = clock.now_ms() + budget_ms
         self.waits = 0
 
+    @property
+    def over(self) -> bool:
+        """Whether the budget is used up."""
+        return self._clock.now_ms() > self._deadline_ms
+
     def wait(self) -> bool:
         """Let a moment pass; False, at once, where that would go beyond the budget."""
         pause_s = self._draw() * min(CAP_S, BASE_S * 2**self.waits)

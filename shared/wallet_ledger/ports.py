@@ -32,9 +32,6 @@ class AcceptedTransactions(Protocol):
     def find(self, agent_id: AgentId, key: IdempotencyKey) -> OfflineTransaction | None:
         """The row as of now (a consistent read), None for an unknown key."""
 
-    def move(self, before: OfflineTransaction, after: OfflineTransaction) -> bool:
-        """Move the row if it is still as `before`; whether it was."""
-
 
 @dataclass(frozen=True, slots=True)
 class OpenRow:
@@ -95,13 +92,17 @@ class RefundBooks(Protocol):
         """
 
 
-class LedgerEntries(Protocol):
-    """What the ledger has decided, for ingest to look up and no more."""
+class RefundDesk(Protocol):
+    """Where an agent's app asks for a refund: what is decided, and the row that is to wait."""
 
-    def find(
-        self, phone: Phone, agent_id: AgentId, key: IdempotencyKey, refund_id: str
-    ) -> tuple[Entry | None, Entry | None]:
-        """The entries of a debit and of one of its refund ids as of now, None for none."""
+    def debit(self, row: OfflineTransaction) -> Entry | None:
+        """What the ledger has decided of a row's debit, as of now; None before it is settled."""
+
+    def refund(self, row: OfflineTransaction, refund_id: str) -> Entry | None:
+        """What a refund id of a row has decided, as of now; None for one that nobody used."""
+
+    def move(self, before: OfflineTransaction, after: OfflineTransaction, refund_id: str) -> bool:
+        """Move the row if it is still as `before` and the refund id undecided; whether it was."""
 
 
 @dataclass(frozen=True, slots=True)

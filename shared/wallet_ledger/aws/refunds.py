@@ -12,16 +12,13 @@ from wallet_ledger.aws.clients import (
     is_transient,
     passing_errors,
 )
-from wallet_ledger.domain.ids import AgentId, Currency, IdempotencyKey, Phone
+from wallet_ledger.domain.ids import Currency, EntryId, Phone
 from wallet_ledger.domain.postings import Committed, Contended, Entry, Moved, Refused
-from wallet_ledger.domain.refunds import Answered, Cancel, Post, Refund, Reject, Seen
-from wallet_ledger.domain.transactions import Status
+from wallet_ledger.domain.refunds import NO_CURRENCY, Answered, Cancel, Post, Refund, Reject, Seen
+from wallet_ledger.domain.transactions import OfflineTransaction, Status
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
-
-_NO_CURRENCY = Currency("XXX")
-"""ISO 4217 for a refund of which no currency is known: nothing was found that has one."""
 
 
 class DynamoRefundBooks:
@@ -84,6 +81,9 @@ class DynamoRefundBooks:
                     self._ledger_table, asked.phone, seen=seen.wallet, after=after, needed_minor=0
                 )
             )
+        if isinstance(decided, Cancel):  # the refund id has one outcome: no entry, as it was seen
+            undecided = items.refund_entry_id(asked)
+            writes.append(_no_entry(self._ledger_table, asked.phone, undecided))
         request: Any = writes
         try:
             self._client.transact_write_items(TransactItems=request)
@@ -139,38 +139,66 @@ class DynamoRefundBooks:
         }
 
 
-class DynamoLedgerEntries:
-    """`ports.LedgerEntries` on WalletLedger: what ingest may look up, and no more."""
+class DynamoRefundDesk:
+    """`ports.RefundDesk` on the two tables: ingest looks at the ledger, and writes rows alone."""
 
-    def __init__(self, client: "DynamoDBClient", *, ledger_table: str) -> None:
+    def __init__(
+        self, client: "DynamoDBClient", *, ledger_table: str, offline_tx_table: str
+    ) -> None:
         self._client = client
         self._ledger_table = ledger_table
+        self._offline_tx_table = offline_tx_table
 
-    def find(
-        self, phone: Phone, agent_id: AgentId, key: IdempotencyKey, refund_id: str
-    ) -> tuple[Entry | None, Entry | None]:
-        """The entries of a debit and of one of its refund ids, as of one moment."""
-        wanted = (
-            items.debit_entry_id(agent_id, key),
-            items.refund_id_entry(agent_id, key, refund_id),
-        )
+    def debit(self, row: OfflineTransaction) -> Entry | None:
+        """What the ledger has decided of a row's debit, as of now."""
+        return self._entry(row, items.debit_entry_id(row.agent_id, row.idempotency_key))
+
+    def refund(self, row: OfflineTransaction, refund_id: str) -> Entry | None:
+        """What a refund id of a row has decided, as of now."""
+        return self._entry(row, _refund_id_entry(row, refund_id))
+
+    def move(self, before: OfflineTransaction, after: OfflineTransaction, refund_id: str) -> bool:
+        """One transaction: the row moved if it is as before, and the refund id has no entry."""
+        move = {"TableName": self._offline_tx_table} | items.row_move(before, after)
+        undecided = _no_entry(self._ledger_table, before.phone, _refund_id_entry(before, refund_id))
+        request: Any = [{"Update": move}, undecided]
+        try:
+            with passing_errors():
+                self._client.transact_write_items(TransactItems=request)
+        except ClientError as error:
+            if "ConditionalCheckFailed" not in cancellation_codes(error):
+                raise
+            return False
+        return True
+
+    def _entry(self, row: OfflineTransaction, entry_id: EntryId) -> Entry | None:
         with passing_errors():
-            answer = self._client.transact_get_items(
-                TransactItems=[
-                    {"Get": {"TableName": self._ledger_table, "Key": items.ledger_key(phone, each)}}
-                    for each in wanted
-                ]
+            answer = self._client.get_item(
+                TableName=self._ledger_table,
+                Key=items.ledger_key(row.phone, entry_id),
+                ConsistentRead=True,
             )
-        debit, refund = (each.get("Item") for each in answer["Responses"])
-        return (
-            items.read_entry(debit) if debit else None,
-            items.read_entry(refund) if refund else None,
-        )
+        return items.read_entry(answer["Item"]) if "Item" in answer else None
+
+
+def _refund_id_entry(row: OfflineTransaction, refund_id: str) -> EntryId:
+    return items.refund_id_entry(row.agent_id, row.idempotency_key, refund_id)
+
+
+def _no_entry(table: str, phone: Phone, entry_id: EntryId) -> dict[str, Any]:
+    return {
+        "ConditionCheck": {
+            "TableName": table,
+            "Key": items.ledger_key(phone, entry_id),
+            "ConditionExpression": "attribute_not_exists(txId)",
+        }
+    }
 
 
 def _currency(asked: Refund, seen: Seen) -> Currency:
+    """What was asked, that it be known again; where nothing was said, the original's."""
     original = seen.row or seen.debit
-    return original.currency if original else asked.currency or _NO_CURRENCY
+    return asked.currency or (original.currency if original else NO_CURRENCY)
 
 
 def _put(table: str, item: dict[str, Any]) -> dict[str, Any]:

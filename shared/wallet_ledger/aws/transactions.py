@@ -53,17 +53,6 @@ class DynamoAcceptedTransactions:
             )
         return items.read_offline_tx(answer["Item"]) if "Item" in answer else None
 
-    def move(self, before: OfflineTransaction, after: OfflineTransaction) -> bool:
-        """One call: the row moved, if it is still as `before`."""
-        try:
-            with passing_errors():
-                self._client.update_item(TableName=self._table, **items.row_move(before, after))
-        except ClientError as error:
-            if error_code(error) != CONDITION_FAILED:
-                raise
-            return False
-        return True
-
 
 class DynamoOpenTransactions:
     """`ports.OpenTransactions` on the sparse index of open rows."""

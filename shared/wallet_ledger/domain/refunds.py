@@ -23,8 +23,11 @@ from wallet_ledger.domain.wallets import Outcome, Posted, Rejected, Wallet
 FULL = "full"
 """The refund id of a request that names none: a debit is refunded in full once."""
 
-NOTE_CHARACTERS_MAX = 140
-"""Of the words that give a refund's reason: an entry fits in 1 KB."""
+NOTE_BYTES_MAX = 140
+"""Of the words that give a refund's reason, in UTF-8: an entry fits in 1 KB."""
+
+NO_CURRENCY = Currency("XXX")
+"""ISO 4217 for a refund of which no currency is known: nothing was found that has one."""
 
 _OPEN = frozenset({Status.QUEUED, Status.HELD})
 _NO_MONEY_MOVED = frozenset({Status.FAILED, Status.EXPIRED, Status.CANCELLED})
@@ -133,11 +136,10 @@ def decide_refund(asked: Refund, seen: Seen, now_ms: int, *, patient: bool) -> D
 
     `patient`: whether an original that cannot be seen may still appear; if not, it is refused.
     """
-    answered = seen.reused or seen.refund
-    if answered is not None and answered.fingerprint == asked.fingerprint:
-        return Answered(answered.outcome, _told(asked, seen.row, now_ms))
-    if answered is not None:
-        return _reject(Reason.KEY_REUSED, asked, seen, now_ms)
+    seen = _without_later_use_of_the_key(asked, seen)
+    used = seen.refund is not None or (seen.row is not None and _cancelled_by(asked, seen.row))
+    if used or seen.reused is not None:
+        return _as_before(asked, seen, now_ms)
     if seen.row is None and seen.debit is None:
         unseen = Wait("ORIGINAL_NOT_FOUND")
         return unseen if patient else _reject(Reason.ORIGINAL_NOT_FOUND, asked, seen, now_ms)
@@ -146,13 +148,13 @@ def decide_refund(asked: Refund, seen: Seen, now_ms: int, *, patient: bool) -> D
     if seen.row is not None and seen.row.status in _OPEN:
         return _before_settlement(asked, seen, seen.row, now_ms)
     if seen.row is not None and seen.row.status in _NO_MONEY_MOVED:
-        return _without_debit(asked, seen, seen.row, now_ms)
+        return _reject(Reason.NOTHING_TO_REFUND, asked, seen, now_ms)
     return _after_settlement(asked, seen, now_ms)
 
 
 def is_note(text: str) -> bool:
     """Whether `text` may be kept as the words that give a refund's reason."""
-    return 1 <= len(text) <= NOTE_CHARACTERS_MAX and text.isprintable()
+    return text.isprintable() and 1 <= len(text.encode()) <= NOTE_BYTES_MAX
 
 
 def is_full(amount_minor: int | None, row: OfflineTransaction) -> bool:
@@ -184,11 +186,53 @@ def requested(row: OfflineTransaction, refund: PendingRefund, now_ms: int) -> Of
     )
 
 
+def _as_before(asked: Refund, seen: Seen, now_ms: int) -> Decision:
+    """The id has its one outcome: it answers the same request, and refuses another one.
+
+    The first use comes first: the refusal of a later one may differ from it in nothing but the
+    currency, and must not become the answer to the first.
+    """
+    first = seen.refund
+    if first is not None and first.fingerprint == asked.fingerprint:
+        if _currency_fits(asked, first.currency):
+            return Answered(first.outcome, _told(asked, seen, now_ms))
+    elif first is None and seen.row is not None and _cancelled_by(asked, seen.row):
+        if is_full(asked.amount_minor, seen.row) and _currency_fits(asked, seen.row.currency):
+            return Cancel(None)
+    if seen.reused is not None:
+        return Answered(seen.reused.outcome, _told(asked, seen, now_ms))
+    return _reject(Reason.KEY_REUSED, asked, seen, now_ms)
+
+
 def _is_anothers(asked: Refund, seen: Seen) -> bool:
     if seen.row is not None and seen.row.phone != asked.phone:
         return True
     original = seen.row or seen.debit
-    return original is not None and asked.currency not in (None, original.currency)
+    return original is not None and not _currency_fits(asked, original.currency)
+
+
+def _currency_fits(asked: Refund, currency: Currency) -> bool:
+    return asked.currency is None or asked.currency == currency
+
+
+def _cancelled_by(asked: Refund, row: OfflineTransaction) -> bool:
+    """The refund id has its outcome in the row: no entry tells of a cancellation."""
+    mine = (row.phone, row.cancelled_by) == (asked.phone, asked.refund_id)
+    return row.status is Status.CANCELLED and mine
+
+
+def _without_later_use_of_the_key(asked: Refund, seen: Seen) -> Seen:
+    """Where a posted debit's row was purged, its key may have been sent again as something else.
+
+    The refund is then decided by the debit's entry, and the row of the other use stays as it is.
+    """
+    row, debit = seen.row, seen.debit
+    if row is None or debit is None or not isinstance(debit.outcome, Posted):
+        return seen
+    own = (row.phone, row.fingerprint) == (asked.phone, debit.fingerprint)
+    if own and row.status not in (Status.FAILED, Status.EXPIRED):
+        return seen
+    return replace(seen, row=None)
 
 
 def _before_settlement(asked: Refund, seen: Seen, row: OfflineTransaction, now_ms: int) -> Decision:
@@ -199,14 +243,6 @@ def _before_settlement(asked: Refund, seen: Seen, row: OfflineTransaction, now_m
     if asked.amount_minor is not None and asked.amount_minor > row.amount_minor:
         return _reject(Reason.EXCEEDS_ORIGINAL, asked, seen, now_ms, row.amount_minor)
     return Wait("NOT_SETTLED")
-
-
-def _without_debit(asked: Refund, seen: Seen, row: OfflineTransaction, now_ms: int) -> Decision:
-    if row.status is not Status.CANCELLED or row.cancelled_by != asked.refund_id:
-        return _reject(Reason.NOTHING_TO_REFUND, asked, seen, now_ms)
-    if is_full(asked.amount_minor, row):
-        return Cancel(None)
-    return _reject(Reason.KEY_REUSED, asked, seen, now_ms)
 
 
 def _after_settlement(asked: Refund, seen: Seen, now_ms: int) -> Decision:
@@ -244,14 +280,15 @@ def _refunded(
 def _reject(
     reason: Reason, asked: Refund, seen: Seen, now_ms: int, remaining_minor: int | None = None
 ) -> Reject:
-    return Reject(reason, remaining_minor, _told(asked, seen.row, now_ms))
+    return Reject(reason, remaining_minor, _told(asked, seen, now_ms))
 
 
-def _told(asked: Refund, row: OfflineTransaction | None, now_ms: int) -> OfflineTransaction | None:
+def _told(asked: Refund, seen: Seen, now_ms: int) -> OfflineTransaction | None:
     """The row that has its answer now, None where it does not wait for this request."""
+    row = seen.row
     if row is None or row.refund_request is None or _waits_for_another(asked, row):
         return None
-    return _closed(row, now_ms)
+    return _closed(replace(row, refunded_minor=seen.refunded_minor or None), now_ms)
 
 
 def _waits_for_another(asked: Refund, row: OfflineTransaction) -> bool:

@@ -143,8 +143,8 @@ def test_every_function_and_every_kind_of_write_is_tried(functions: Functions, w
     assert {each for each in made if each[1] not in READS} == {
         ("ingest: one", "PutItem", tables.offline_tx),
         ("ingest: a batch", "PutItem", tables.offline_tx),
-        ("ingest: cancel", "UpdateItem", tables.offline_tx),
-        ("ingest: refund", "UpdateItem", tables.offline_tx),
+        ("ingest: cancel", "TransactWriteItems", ""),
+        ("ingest: refund", "TransactWriteItems", ""),
         ("ingest-bus", "SendMessageBatch", queues["TxQueue"]),
         ("ingest-bus", "SendMessageBatch", queues["RefundQueue"]),
         ("ingest-bus", "SendMessageBatch", queues["DeliveryFailuresQueue"]),

@@ -192,12 +192,14 @@ def _as_before(asked: Refund, seen: Seen, now_ms: int) -> Decision:
     The first use comes first: the refusal of a later one may differ from it in nothing but the
     currency, and must not become the answer to the first.
     """
-    first = seen.refund
-    if first is not None and first.fingerprint == asked.fingerprint:
-        if _currency_fits(asked, first.currency):
+    first, row = seen.refund, seen.row
+    if first is not None:
+        same = first.fingerprint == asked.fingerprint
+        if same and _currency_fits(asked, first.currency):
             return Answered(first.outcome, _told(asked, seen, now_ms))
-    elif first is None and seen.row is not None and _cancelled_by(asked, seen.row):
-        if is_full(asked.amount_minor, seen.row) and _currency_fits(asked, seen.row.currency):
+    elif row is not None and _cancelled_by(asked, row):
+        same = is_full(asked.amount_minor, row)
+        if same and _currency_fits(asked, row.currency):
             return Cancel(None)
     if seen.reused is not None:
         return Answered(seen.reused.outcome, _told(asked, seen, now_ms))

@@ -7,7 +7,6 @@ import json
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, Protocol
 
 from tests.contract.channels import receive_all
@@ -345,32 +344,41 @@ class SettleContended(Settle):
 
 
 class GiveBack(Batch):
-    """Two wallets: a cancellation, a part, too much, and an agent who waits; and poison."""
+    """Four wallets: a cancellation, a part, too much, and an agent who waits; and poison.
+
+    One refund for each wallet: how many of one there is time for is not what is tried here.
+    """
 
     function = "refund"
 
     def __init__(self, functions: Functions) -> None:
         super().__init__(functions)
-        self.fund(self.phone, "K-1", "K-2")
-        self.fund(self.other_phone, "K-3")
-        self.put_row(row_of(self.debit("K-0")))
-        settled = self.row("K-3")
-        assert settled is not None
-        self.put_row(waiting(settled, "A-1", 40))
-        mine = partial(refund, agent_id=self.agent_id, phone=self.phone)
-        asked = [
-            mine("R-1", key="K-0"),
-            mine("R-2", 30, key="K-1"),
-            mine("R-3", 101, key="K-2"),
-            mine("A-1", 40, key="K-3", phone=self.other_phone),
-        ]
+        number = int(self.agent_id.removeprefix("AG-"))
+        self.phones = [Phone(f"254{digit}{number:08d}") for digit in "3456"]
+        for place, phone in enumerate(self.phones):
+            self.fund(phone, f"K-{place}", settled=place > 0)
+        waits = self.row("K-3")
+        assert waits is not None
+        self.put_row(waiting(waits, "A-1", 40))
         self.records = {
-            each.refund_id: sqs_record(refund_message(each, "d").body, each.refund_id)
-            for each in asked
+            refund_id: sqs_record(self.message(place, refund_id, amount_minor), refund_id)
+            for place, (refund_id, amount_minor) in enumerate(
+                {"R-1": None, "R-2": 30, "R-3": 101, "A-1": 40}.items()
+            )
         }
         self.records["poison"] = sqs_record("{", "poison")
 
-    def fund(self, phone: Phone, *keys: str) -> None:
+    def message(self, place: int, refund_id: str, amount_minor: int | None) -> str:
+        asked = refund(
+            refund_id,
+            amount_minor,
+            key=f"K-{place}",
+            agent_id=self.agent_id,
+            phone=self.phones[place],
+        )
+        return refund_message(asked, "d").body
+
+    def fund(self, phone: Phone, key: str, *, settled: bool) -> None:
         tables = self.functions.tables
         ledger = DynamoLedger(
             self.functions.aws.dynamodb,
@@ -378,9 +386,9 @@ class GiveBack(Batch):
             offline_tx_table=tables.offline_tx,
             retention_days=0,
         )
-        debits = [debit(key, 100, agent_id=self.agent_id, phone=phone) for key in keys]
-        for each in debits:
-            self.put_row(row_of(each))
+        wanted = debit(key, 100, agent_id=self.agent_id, phone=phone)
+        self.put_row(row_of(wanted))
+        debits = [wanted] if settled else []
         posted = ledger.post(posting(None, credit("C-1", 1_000, phone=phone), *debits))
         assert posted == Committed()
 
@@ -393,8 +401,11 @@ class GiveBack(Batch):
             (Status.PARTIALLY_REFUNDED, 40),
         ]
         assert rows[0].cancelled_by == "R-1"
-        assert self.assert_books_add_up(self.phone, rows[:3]).balance_minor == 830
-        assert self.assert_books_add_up(self.other_phone, rows[3:]).balance_minor == 940
+        wallets = [
+            self.assert_books_add_up(phone, [row])
+            for phone, row in zip(self.phones, rows, strict=True)
+        ]
+        assert [each.balance_minor for each in wallets] == [1_000, 930, 900, 940]
         assert set(letters(self)) == {"poison"}
 
 

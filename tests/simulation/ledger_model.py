@@ -106,13 +106,9 @@ class Model:
 
     def ask(self, refund_id: str, amount: int | None) -> Answer:
         """What the agent's app is answered."""
-        name = f"refund {refund_id}"
         full = amount is None or amount == AMOUNT
-        if name in self.entries:
-            if self.asked[name][0] != amount:
-                return ("reused",)
-            earlier = self.entries[name]
-            return ("no", earlier[1]) if earlier[0] == "rejected" else ("repeated",)
+        if f"refund {refund_id}" in self.entries:
+            return self._ask_again(f"refund {refund_id}", amount)
         match self.status:
             case "queued":
                 if full:
@@ -134,6 +130,12 @@ class Model:
                 return ("no", "EXCEEDS_ORIGINAL")
             case _:
                 return ("no", "NOTHING_TO_REFUND")
+
+    def _ask_again(self, name: str, amount: int | None) -> Answer:
+        if self.asked[name][0] != amount:
+            return ("reused",)
+        earlier = self.entries[name]
+        return ("no", earlier[1]) if earlier[0] == "rejected" else ("repeated",)
 
     def _post(self, name: str, change: int, amount: int) -> Answer:
         self.balance, self.version = self.balance + change, self.version + 1

@@ -289,6 +289,13 @@ def test_the_ledger_is_written_by_reconcile_and_refund_alone_and_inside_transact
             assert json.loads(each.condition) == INSIDE_A_TRANSACTION
 
 
+def test_ingest_moves_a_row_only_beside_a_check_of_the_ledger() -> None:
+    for each in STATEMENTS:
+        if each.owner == "IngestRole" and each.actions & (WRITES - {"dynamodb:PutItem"}):
+            assert "dynamodb:PutItem" not in each.actions
+            assert json.loads(each.condition) == INSIDE_A_TRANSACTION
+
+
 @pytest.mark.parametrize(
     ("role", "table", "verbs"),
     [

@@ -612,3 +612,40 @@ def test_a_move_keeps_what_it_does_not_change(place: Place) -> None:
     assert found is not None
     assert (found.queued_at_ms, found.captured_at) == (7, "2026-01-01T00:00:00Z")
     assert found.reason == "DISCARDED"
+
+
+# --- a refund id that is decided ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("amount_minor", [30, 101])
+def test_p4_no_row_moves_for_a_refund_id_that_is_decided(settled: Books, amount_minor: int) -> None:
+    row = settled.row()
+    settled.refund(refund("R-1", amount_minor))
+    settled.place.put_row(row)  # as if the refund had left it alone
+    held = settled.place.everything()
+
+    assert settled.place.refund_desk().move(row, waiting(row), "R-1") is False
+    assert settled.place.everything() == held
+    assert settled.place.refund_desk().move(row, waiting(row, "R-2"), "R-2") is True
+
+
+def test_p4_no_debit_is_cancelled_under_a_refund_id_that_is_decided(books: Books) -> None:
+    seen, decided = books.look(refund("R-1"))
+    assert isinstance(decided, Cancel)
+    books.refund(refund("R-1", 101))
+    before = books.place.everything()
+
+    assert books.books.write(refund("R-1"), seen, decided, NOW_MS) == Moved()
+    assert books.place.everything() == before
+
+
+def test_a_refusal_of_a_purged_debit_stands_on_the_total_as_it_was_seen(settled: Books) -> None:
+    settled.place.purge(AGENT, KEY)
+    settled.refund(refund("R-0", 10))
+    seen, decided = settled.look(refund("R-1", 91))
+    assert isinstance(decided, Reject)
+    settled.refund(refund("R-9", 10))
+    before = settled.place.everything()
+
+    assert settled.books.write(refund("R-1", 91), seen, decided, NOW_MS) == Moved()
+    assert settled.place.everything() == before

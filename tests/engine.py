@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-import yaml
 
+from tests.template import RESOURCES
 from wakala import engine
 from wallet_ledger.aws import clients
 
@@ -21,20 +20,6 @@ if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
 _number = itertools.count(1)
-
-
-class _Template(yaml.SafeLoader):
-    """YAML in which a CloudFormation function stands for nothing: no shape depends on one."""
-
-
-_Template.add_multi_constructor("!", lambda *_: None)
-
-
-def resources() -> dict[str, Any]:
-    """Logical id → properties of what template.yaml declares."""
-    text = (Path(__file__).parents[1] / "template.yaml").read_text(encoding="utf-8")
-    template = yaml.load(text, _Template)  # noqa: S506  # a SafeLoader, and our own file
-    return {name: each.get("Properties", {}) for name, each in template["Resources"].items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +64,7 @@ class Aws:
 
     def queue(self, logical_id: str) -> str:
         """The URL of an empty queue of the template's shape."""
-        declared = self._resources[logical_id]
+        declared = RESOURCES[logical_id]["Properties"]
         ending = ".fifo" if declared.get("FifoQueue") else ""
         wanted = ("FifoQueue", "DeduplicationScope", "FifoThroughputLimit", "VisibilityTimeout")
         attributes = {name: str(declared[name]) for name in wanted if name in declared}
@@ -97,12 +82,8 @@ class Aws:
         self.events.create_event_bus(Name=name)
         return name
 
-    @cached_property
-    def _resources(self) -> dict[str, Any]:
-        return resources()
-
     def _table(self, logical_id: str) -> str:
-        declared = self._resources[logical_id]
+        declared = RESOURCES[logical_id]["Properties"]
         indexes = [
             {name: index[name] for name in ("IndexName", "KeySchema", "Projection")}
             for index in declared.get("GlobalSecondaryIndexes", [])

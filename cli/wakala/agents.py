@@ -46,8 +46,11 @@ def enroll(stack: Stack, agent_id: str, password: str | None = None) -> Enrolled
     elif _claim(user) != agent_id:
         raise Problem(f"the user {agent_id} exists and is no agent: its {AGENT_CLAIM} differs")
     settled = user is not None and user["UserStatus"] == "CONFIRMED"
-    if password is not None or not settled:
-        _set_password(stack, agent_id, password or _made_up_password())
+    if password is not None:
+        _set_password(stack, agent_id, password)
+        _password_path(stack, agent_id).unlink(missing_ok=True)  # only made-up ones are kept
+    elif not settled:
+        _make_up_password(stack, agent_id)
     return Enrolled(agent_id, new=user is None)
 
 
@@ -64,8 +67,7 @@ def token(stack: Stack, agent_id: str, password: str | None = None) -> str:
     found = _authenticate(stack, agent_id, given)
     if found is None and stack.local and password is None:
         # Locally the operator owns every agent: a password that somebody changed is replaced.
-        given = _made_up_password()
-        _set_password(stack, agent_id, given)
+        given = _make_up_password(stack, agent_id)
         found = _authenticate(stack, agent_id, given)
     if found is None:
         raise Problem(f"wrong password for {agent_id}")
@@ -122,14 +124,19 @@ def _set_password(stack: Stack, agent_id: str, password: str) -> None:
         Password=password,
         Permanent=True,
     )
-    write_private(_password_path(stack, agent_id), password)
+
+
+def _make_up_password(stack: Stack, agent_id: str) -> str:
+    """A new password, set and kept."""
+    made_up = _made_up_password()
+    _set_password(stack, agent_id, made_up)
+    write_private(_password_path(stack, agent_id), made_up)
+    return made_up
 
 
 def _new_or_asked_password(stack: Stack, agent_id: str) -> str:
     if stack.local:
-        made_up = _made_up_password()
-        _set_password(stack, agent_id, made_up)
-        return made_up
+        return _make_up_password(stack, agent_id)
     if not sys.stdin.isatty():
         raise Problem(
             f"the password of {agent_id} is not known here: give --password or {PASSWORD_VARIABLE}"

@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from wakala import agents, audit, wallets
-from wakala.output import coloured, progress_bar, step, table
+from wakala.output import Problem, coloured, progress_bar, step, table
 from wakala.stack import Stack
 from wakala.transactions import AgentApi, Answer, Document, body_of
 from wallet_ledger.domain.transactions import Status
@@ -208,7 +208,10 @@ def await_ends(
     def ask(agent_id: str) -> None:
         for each in sorted(each for each in ids if each[0] == agent_id):
             while True:
-                ends[each] = body_of(apis[agent_id].status(each[1]))
+                answer = apis[agent_id].status(each[1])
+                if not answer.is_success:
+                    raise Problem(f"no status of {each[1]}: the API answered {answer.status_code}")
+                ends[each] = body_of(answer)
                 if ends[each]["status"] != Status.QUEUED or time.monotonic() > deadline:
                     break
                 time.sleep(POLL_SECONDS)

@@ -49,7 +49,7 @@ class Answer:
     @property
     def retryable(self) -> bool:
         """Whether the same request may fare better later."""
-        return bool(self.body.get("retryable", self.status >= 500 or self.status == 429))
+        return _may_pass(self.status, self.body)
 
     @property
     def outcome(self) -> str:
@@ -97,13 +97,14 @@ class AgentApi:
 
     def submit_batch(self, transactions: Sequence[Document]) -> list[Answer]:
         """Send up to 50 transactions in one request; an answer for each, in their order."""
-        answers = self._batch(transactions)
+        answers, each_answered = self._batch(transactions)
         for attempt in range(1, ATTEMPTS_MAX):
             again = [n for n, answer in enumerate(answers) if answer.retryable]
-            if not again:
+            if not again or not each_answered:  # a request that failed whole was repeated already
                 break
             self._wait(attempt, None)
-            for n, answer in zip(again, self._batch([transactions[n] for n in again]), strict=True):
+            later, each_answered = self._batch([transactions[n] for n in again])
+            for n, answer in zip(again, later, strict=True):
                 answers[n] = answer
         return answers
 
@@ -111,7 +112,8 @@ class AgentApi:
         """Ask for the status of one of the agent's transactions."""
         return self._until_answered("GET", f"/tx/status/{quote(key, safe='')}", None)
 
-    def _batch(self, transactions: Sequence[Document]) -> list[Answer]:
+    def _batch(self, transactions: Sequence[Document]) -> tuple[list[Answer], bool]:
+        """An answer for each, and whether the API gave each its own."""
         started = time.monotonic()
         answer = self._until_answered(
             "POST", "/tx/offline/batch", {"transactions": list(transactions)}
@@ -119,9 +121,10 @@ class AgentApi:
         took_ms = (time.monotonic() - started) * 1000
         if answer.status_code != 200:
             body = body_of(answer)
-            return [Answer(t, answer.status_code, body, False, took_ms) for t in transactions]
+            failed = [Answer(t, answer.status_code, body, False, took_ms) for t in transactions]
+            return failed, False
         results = zip(transactions, body_of(answer)["results"], strict=True)
-        return [_item_answer(sent, result, took_ms) for sent, result in results]
+        return [_item_answer(sent, result, took_ms) for sent, result in results], True
 
     def _until_answered(self, method: str, path: str, body: object) -> httpx.Response:
         """The first answer that repeating the request would not change, or else the last one."""
@@ -133,7 +136,8 @@ class AgentApi:
                     raise Problem(f"no answer from {self.url}: {error}") from error
                 self._wait(attempt, None)
                 continue
-            if not _may_pass(answer) or attempt == ATTEMPTS_MAX:
+            may_pass = _may_pass(answer.status_code, body_of(answer))
+            if not may_pass or attempt == ATTEMPTS_MAX:
                 return answer
             self._wait(attempt, answer.headers.get("Retry-After"))
         raise AssertionError("the last attempt returns or raises")
@@ -256,10 +260,11 @@ def _item_answer(sent: Document, result: Mapping[str, Any], took_ms: float) -> A
     return Answer(sent, 200 if replayed else 202, body, replayed, took_ms)
 
 
-def _may_pass(answer: httpx.Response) -> bool:
-    if answer.status_code < 400:
+def _may_pass(status: int, body: Document) -> bool:
+    """Whether the same request may fare better later: the API says so, or a gateway's status."""
+    if status < 400:
         return False
-    return bool(body_of(answer).get("retryable", answer.status_code in (429, 500, 502, 503, 504)))
+    return bool(body.get("retryable", status in (429, 500, 502, 503, 504)))
 
 
 def body_of(answer: httpx.Response) -> Document:

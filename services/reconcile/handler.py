@@ -22,7 +22,7 @@ ANSWER_MS = 3_000
 # reach the function's timeout, which would send nine other wallets' messages back with one.
 _settings = settings.read(settings.ReconcileSettings, os.environ)
 _clock = SystemClock()
-_sqs = clients.sqs()
+_sqs = clients.sqs(attempts=1)
 _ledger = DynamoLedger(
     clients.dynamodb(on_consumed=telemetry.count, attempts=1),
     ledger_table=_settings.wallet_ledger_table,

@@ -15,7 +15,7 @@ from wallet_ledger.telemetry import count, count_by, in_current_trace, log_failu
 
 type Record = Mapping[str, Any]
 type SettlePhone = Callable[[Sequence[Movement]], list[Settlement]]
-type GiveBack = Callable[[Sequence[str], int], None]
+type GiveBack = Callable[[Sequence[tuple[str, int]]], None]
 
 GIVE_BACK_S = (2, 4, 8, 16, 32, 64, 128, 256)
 """How long a group rests after its 1st, 2nd, … receive, so that a bad minute does not use up the
@@ -32,19 +32,23 @@ def handle_batch(
 ) -> dict[str, list[dict[str, str]]]:
     """The answer to Lambda: the message ids that must come again."""
     movements, unread = _read(records)
-    failed = _hand_over(unread, delivery_failures)
+    again: list[Record] = []
+    rests: list[tuple[str, int]] = []
     lanes: dict[Phone, list[tuple[Record, Movement]]] = defaultdict(list)
     for record, movement in movements:
         lanes[movement.phone].append((record, movement))
     for lane, settlements in zip(lanes.values(), _in_parallel(lanes, settle_phone), strict=True):
-        again = []
+        left = []
         for (record, movement), settlement in zip(lane, settlements, strict=True):
             _report(movement, settlement, clock)
             if isinstance(settlement, Unfinished | Violation):
-                again.append(record)
-        _rest(again, give_back)
-        failed += again
-    return {"batchItemFailures": [{"itemIdentifier": record["messageId"]} for record in failed]}
+                left.append(record)
+        rests += _rests(left)
+        again += left
+    _rest(rests, give_back)
+    # Last, since a slow queue of letters must not eat the time in which nine wallets settle.
+    again += _hand_over(unread, delivery_failures)
+    return {"batchItemFailures": [{"itemIdentifier": record["messageId"]} for record in again]}
 
 
 def _read(
@@ -92,17 +96,23 @@ def _in_parallel(
         return list(pool.map(in_current_trace(settle_alone), work))
 
 
-def _rest(records: Sequence[Record], give_back: GiveBack) -> None:
-    if not records:
-        return
-    received = int(records[0]["attributes"]["ApproximateReceiveCount"])
-    after_s = GIVE_BACK_S[min(received, len(GIVE_BACK_S)) - 1]
+def _rests(left: Sequence[Record]) -> list[tuple[str, int]]:
+    """A group rests as one, by its first message: one that is out keeps the whole group waiting."""
+    if not left:
+        return []
+    received = int(left[0]["attributes"]["ApproximateReceiveCount"])
+    rest_s = GIVE_BACK_S[min(received, len(GIVE_BACK_S)) - 1]
+    return [(record["receiptHandle"], rest_s) for record in left]
+
+
+def _rest(rests: Sequence[tuple[str, int]], give_back: GiveBack) -> None:
     try:
-        give_back([record["receiptHandle"] for record in records], after_s)
+        if rests:
+            give_back(rests)
     except Unavailable as error:
-        logger.warning("group not given back early", extra={"code": error.code})
+        logger.warning("not given back early", extra={"code": error.code})
     except Exception as error:  # what is settled must not come again for want of a shorter rest
-        log_failure("group not given back early", error)
+        log_failure("not given back early", error)
 
 
 def _report(movement: Movement, settlement: Settlement, clock: Clock) -> None:

@@ -72,8 +72,8 @@ def _from_offline_tx(change: Mapping[str, Any]) -> list[Outgoing]:
 
 
 def _from_wallet_ledger(change: Mapping[str, Any]) -> list[Outgoing]:
-    if items.entry_kind(change["NewImage"]["txId"]["S"]) is None:
-        return []  # a balance row: the entries beside it say what happened
+    if change["NewImage"]["txId"]["S"] == items.BALANCE:
+        return []  # the entries beside it say what happened
     return from_entry(items.read_entry(change["NewImage"]))
 
 

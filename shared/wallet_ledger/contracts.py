@@ -157,7 +157,7 @@ class _Transaction(_Body):
 class _BusRequest(_Body):
     source: _Id
     phone: _Phone
-    schema_version: Literal[1] | None = None
+    schema_version: Annotated[int, Field(ge=1, le=1)] | None = None
     event_id: _Id | None = None
 
 

@@ -115,8 +115,7 @@ def test_a_message_that_is_given_back_comes_again_when_it_has_rested(aws: Aws) -
     queue.send([message(1), message(2, group="254700000001")])
     taken = [each["ReceiptHandle"] for each in receive(aws, url)]
 
-    queue.give_back(taken[:1], 0)
-    queue.give_back(taken[1:], 600)
+    queue.give_back([(taken[0], 0), (taken[1], 600)])
 
     [again] = receive(aws, url)
     assert again["Body"] == message(1).body

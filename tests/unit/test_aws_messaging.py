@@ -210,19 +210,19 @@ def test_the_backlog_counts_what_is_visible_in_flight_and_delayed(wire: Wire) ->
 def test_giving_back_names_each_message_and_how_long_it_rests(wire: Wire) -> None:
     wire.answers(ok({"Successful": [], "Failed": [{"Id": "0", "Code": "ReceiptHandleIsInvalid"}]}))
 
-    queue().give_back(["first", "second"], 32)
+    queue().give_back([("first", 32), ("second", 4)])
 
     assert wire.operations() == ["ChangeMessageVisibilityBatch"]
     assert [(e["ReceiptHandle"], e["VisibilityTimeout"]) for e in wire.sent[0].body["Entries"]] == [
         ("first", 32),
-        ("second", 32),
+        ("second", 4),
     ]
 
 
 @pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING.keys())
 @pytest.mark.parametrize(
     "call",
-    [lambda: queue().depth(), lambda: queue().give_back(["r"], 2)],
+    [lambda: queue().depth(), lambda: queue().give_back([("r", 2)])],
     ids=["depth", "give_back"],
 )
 def test_a_queue_that_does_not_answer_now_is_unavailable(

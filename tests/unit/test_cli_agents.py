@@ -131,11 +131,17 @@ def test_on_aws_a_password_is_never_replaced_unasked(
     agents.enroll(on_aws, "AG-001", "chosen-Secret-1")
     pool.users["AG-001"]["password"] = "changed by the agent"
     with pytest.raises(Problem, match="wrong password for AG-001"):
-        agents.token(on_aws, "AG-001")
+        agents.token(on_aws, "AG-001", "chosen-Secret-1")
     assert pool.users["AG-001"]["password"] == "changed by the agent"
     assert agents.token(on_aws, "AG-001", "changed by the agent") == "token of AG-001"
     monkeypatch.setenv(agents.PASSWORD_VARIABLE, "changed by the agent")
     assert agents.token(on_aws, "AG-001") == "token of AG-001"
+
+
+def test_a_password_that_somebody_chose_is_written_nowhere(on_aws: Stack) -> None:
+    agents.enroll(on_aws, "AG-001")
+    agents.enroll(on_aws, "AG-001", "chosen-Secret-1")
+    assert not (home() / "agents" / "pool" / "AG-001").exists()
 
 
 def test_on_aws_an_unknown_password_is_asked_for_where_nobody_can_type_it(on_aws: Stack) -> None:

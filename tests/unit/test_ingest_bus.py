@@ -114,5 +114,5 @@ def test_p12_and_c49_a_poison_request_with_a_phone_leaves_none_in_the_log(
     Bus().handle(_records("mixed.json"))
     lines = "\n".join(map(logger.registered_formatter.format, caplog.records))
     assert "unreadable request" in lines
-    for secret in ("712", "345 678", "733", "mpesa", "QK71", "5000000", "CASE-2026"):
+    for secret in ("712 345", "254712", "733 000", "mpesa", "QK71", "5000000", "CASE-2026"):
         assert secret not in lines

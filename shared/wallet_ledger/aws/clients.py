@@ -75,9 +75,9 @@ def dynamodb(on_consumed: Consumed, *, attempts: int = ATTEMPTS) -> "DynamoDBCli
     return client
 
 
-def sqs() -> "SQSClient":
+def sqs(*, attempts: int = ATTEMPTS) -> "SQSClient":
     """An SQS client."""
-    client: SQSClient = _create("sqs")
+    client: SQSClient = _create("sqs", attempts)
     return client
 
 

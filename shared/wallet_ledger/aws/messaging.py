@@ -60,17 +60,17 @@ class SqsQueue:
             )
         return sum(int(value) for value in answer["Attributes"].values())
 
-    def give_back(self, receipt_handles: Sequence[str], after_s: int) -> None:
-        """Let messages in flight come again after `after_s` seconds, at most ten of them.
+    def give_back(self, rests: Sequence[tuple[str, int]]) -> None:
+        """Let messages in flight, at most ten, come again after a rest of their own, in seconds.
 
-        Best effort: where it fails they come again after the queue's visibility timeout.
+        Raises `Unavailable`; they and those that SQS refuses rest for the visibility timeout.
         """
         with passing_errors():
             self._client.change_message_visibility_batch(
                 QueueUrl=self._url,
                 Entries=[
-                    {"Id": str(index), "ReceiptHandle": handle, "VisibilityTimeout": after_s}
-                    for index, handle in enumerate(receipt_handles)
+                    {"Id": str(index), "ReceiptHandle": handle, "VisibilityTimeout": rest_s}
+                    for index, (handle, rest_s) in enumerate(rests)
                 ],
             )
 

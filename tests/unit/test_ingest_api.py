@@ -58,12 +58,16 @@ class Answer:
         self.status: int = raw["statusCode"]
         self.headers: dict[str, str] = raw["headers"]
         self.text: str = raw["body"]
-        self.body: dict[str, Any] = json.loads(raw["body"])
+        self.body: dict[str, Any] = json.loads(raw["body"], parse_constant=_no_number)
 
     @property
     def code(self) -> str | None:
         code: str | None = self.body.get("code")
         return code
+
+
+def _no_number(text: str) -> float:
+    raise AssertionError(f"{text} is no JSON")
 
 
 class Ingest:
@@ -194,7 +198,6 @@ PATHS = st.sampled_from(["/tx/offline", "/tx/offline/batch"])
 
 
 def _answers_with_a_known_code(ingest: Ingest, answer: Answer) -> None:
-    assert "NaN" not in answer.text
     if answer.status in (200, 202):
         assert answer.code is None
     else:

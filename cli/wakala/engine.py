@@ -144,6 +144,8 @@ def _run(name: str, *command: str) -> None:
 
 
 def _require_free(port: int) -> None:
+    if not 0 < port < 65_536:
+        raise Problem(f"port {port}: a port is a number from 1 to 65535")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -42,6 +42,7 @@ app = App(
     " the demo, and an operator's tools. Amounts are integers in minor units.",
     help_format="markdown",
     version_flags=(),
+    suppress_keyboard_interrupt=False,
 )
 agent_app = App(name="agent", help="Enroll agents and get their tokens.")
 wallet_app = App(name="wallet", help="Open, fund, freeze and read wallets.")
@@ -610,8 +611,12 @@ def run(arguments: Sequence[str]) -> int:
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 1
     except KeyboardInterrupt:
-        progress.print("interrupted")
+        progress.print("interrupted: the same command again goes on, and nothing counts twice")
         return 130
+    except Exception as error:  # a row that no function wrote, a bug: one line, and how to see more
+        if os.environ.get("WAKALA_DEBUG"):
+            raise
+        problem(f"unexpected {type(error).__name__}: {error} (WAKALA_DEBUG=1 shows where)")
     except BrokenPipeError:  # the reader has enough; Python would complain of it once more
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -711,6 +716,8 @@ def _submit_file(stack: Stack, documents: list[transactions.Document], *, json: 
             apis[agent_id] = AgentApi(stack.api_url, agents.token(stack, agent_id))
         return apis[agent_id]
 
+    for agent_id in dict.fromkeys(str(document["agentId"]) for document in documents):
+        api_of(agent_id)  # an agent that nobody enrolled is told before anything is sent
     with progress_bar("submitting", len(documents)) as advance:
         answers = transactions.submit_all(documents, api_of, advance)
     counts = transactions.count(answers)

@@ -229,6 +229,8 @@ def why(answer: Answer) -> str:
 def _csv(text: str, name: str) -> Iterator[tuple[int, Document]]:
     rows = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     header = rows.fieldnames or []
+    if len(set(header)) != len(header):  # which of two phones is meant is nobody's to guess
+        raise Problem(f"{name}: a column stands twice in its first line")
     unknown = [column for column in header if column not in COLUMNS]
     missing = [column for column in REQUIRED[1:] if column not in header]
     if unknown or missing:

@@ -336,3 +336,30 @@ def test_every_command_has_help_with_an_example_and_json(
         assert "--json" in shown
         assert "For example:" in shown
         assert f"wakala {' '.join(words)}" in shown.split("For example:")[1]
+
+
+def test_what_nobody_expected_is_one_line_too(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: object) -> Stack:
+        raise KeyError("phone")
+
+    monkeypatch.setattr(main, "open_stack", broken)
+    status, said = told("info")
+    assert (status, said.count("\n")) == (1, 1)
+    assert "unexpected KeyError" in said
+
+
+def test_a_port_that_is_none_is_a_clear_problem() -> None:
+    with pytest.raises(Problem, match="1 to 65535"):
+        engine.start(99_999, auth=False)
+
+
+def test_who_interrupts_a_command_is_told_that_it_may_be_repeated(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: object) -> Stack:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main, "open_stack", interrupted)
+    status, said = told("info")
+    assert status == 130
+    assert "nothing counts twice" in said

@@ -218,3 +218,13 @@ def test_a_key_with_reserved_characters_stays_one_segment_of_the_path() -> None:
     gateway = Gateway(httpx.Response(404, json=problem(404, "NOT_FOUND", retryable=False)))
     gateway.api().status("a/../b?c")
     assert gateway.requests[0].url.raw_path == b"/prod/tx/status/a%2F..%2Fb%3Fc"
+
+
+def test_a_csv_that_names_a_column_twice_is_refused(tmp_path: Path) -> None:
+    """Which phone would be debited is nobody's to guess."""
+    file = tmp_path / "day.csv"
+    file.write_text(
+        "agentId,phone,amount,idempotencyKey,phone\nAG-001,0733000001,10,k,0733000002\n"
+    )
+    with pytest.raises(Problem, match="a column stands twice"):
+        read_file(file)

@@ -4,11 +4,12 @@ Every port has a fake that keeps the same promises (`tests/contract/` runs one s
 All of them raise `Unavailable` for a passing cause, and nothing else that a caller should catch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from wallet_ledger.domain.ids import AgentId, IdempotencyKey, Phone
+from wallet_ledger.domain.letters import Budget, Letter
 from wallet_ledger.domain.postings import (
     Committed,
     Contended,
@@ -20,7 +21,7 @@ from wallet_ledger.domain.postings import (
 )
 from wallet_ledger.domain.refunds import Answered, Cancel, Post, Refund, Reject, Seen
 from wallet_ledger.domain.transactions import OfflineTransaction, Status
-from wallet_ledger.domain.wallets import Wallet
+from wallet_ledger.domain.wallets import Debit, Movement, Wallet
 
 
 class AcceptedTransactions(Protocol):
@@ -61,6 +62,87 @@ class OpenTransactions(Protocol):
 
     def expire(self, row: OpenRow, now_ms: int) -> bool:
         """Move the row to expired if it is still queued; whether it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowMove:
+    """A row of OfflineTx that a letter moves with itself, both or neither."""
+
+    before: OfflineTransaction
+    after: OfflineTransaction
+
+
+class DeadLetters(Protocol):
+    """What failed, kept until long after it is dealt with, and how often each was tried again."""
+
+    def file(self, letter: Letter, record: str, row: RowMove | None) -> bool:
+        """Keep a new letter with its record, and move its row; whether nothing stood in the way.
+
+        False where a letter of this id is kept already, or the row is no longer as before.
+        """
+
+    def find(self, letter_id: str) -> Letter | None:
+        """The letter as of now (a consistent read)."""
+
+    def record(self, letter_id: str) -> str | None:
+        """The text that came in, verbatim: JSON of the queue's record."""
+
+    def budget(self, subject_ref: str) -> Budget:
+        """How often a subject has been redriven (a consistent read)."""
+
+    def move(
+        self, before: Letter, after: Letter, row: RowMove | None = None, spent: Budget | None = None
+    ) -> bool:
+        """Write what an action changed, its row and its budget (`spent` is added); all or nothing.
+
+        False where the letter or the row is no longer as before.
+        """
+
+    def look_later(self, letter: Letter) -> bool:
+        """Only set when an open letter is looked at next; False where it is no longer as it was."""
+
+    def due(self, shard: int, now_ms: int, limit: int) -> Sequence[Letter]:
+        """Open letters of a shard whose time has come, the longest due first; it may lag."""
+
+    def page(self, ask: "LetterPage") -> "Letters":
+        """Letters of one shard in the order of `ask`'s index; it may lag."""
+
+
+@dataclass(frozen=True, slots=True)
+class LetterPage:
+    """A part of a list. Open letters come by the time of their next look, all by their arrival.
+
+    `after` is where the part before ended, as `Letters.ended` said. Times in ms, inclusive; they
+    bound the arrival, and only where `open_only` is false.
+    """
+
+    shard: int
+    open_only: bool
+    limit: int
+    after: Mapping[str, str | int] | None = None
+    arrived_from_ms: int = 0
+    arrived_until_ms: int = 10**14
+
+
+@dataclass(frozen=True, slots=True)
+class Letters:
+    """Letters, and where to go on; None at the end."""
+
+    letters: Sequence[Letter]
+    ended: Mapping[str, str | int] | None
+
+
+class Subjects(Protocol):
+    """What the tables say of a letter's subject now."""
+
+    def row(self, debit: Debit) -> OfflineTransaction | None:
+        """The debit's row, as of now."""
+
+    def decided(self, movement: Movement) -> bool:
+        """Whether the ledger has an outcome of this very movement, as of now."""
+
+    def see(self, asked: Refund) -> Seen:
+        """Everything that counts for a refund, as of one moment."""
 
 
 class Ledger(Protocol):

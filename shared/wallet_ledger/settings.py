@@ -61,6 +61,7 @@ class RelaySettings:
 
     offline_tx_table: str
     wallet_ledger_table: str
+    dead_letters_table: str
     tx_queue_url: str
     failed_tx_queue_url: str
     event_bus_name: str
@@ -87,6 +88,7 @@ class ReconcileSettings:
     delivery_failures_url: str
     retention_days: int
     latency_budget_ms: int
+    receives_max: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,3 +101,27 @@ class RefundSettings:
     delivery_failures_url: str
     retention_days: int
     latency_budget_ms: int
+    receives_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class TriageSettings:
+    """Triage: where letters are kept, what it reads, and for how long finished letters stay."""
+
+    dead_letters_table: str
+    offline_tx_table: str
+    wallet_ledger_table: str
+    letter_retention_days: int
+
+
+@dataclass(frozen=True, slots=True)
+class TriageDeskSettings:
+    """Triage's desk: as triage, and the queues that a redrive sends to."""
+
+    dead_letters_table: str
+    offline_tx_table: str
+    wallet_ledger_table: str
+    letter_retention_days: int
+    tx_queue_url: str
+    refund_queue_url: str
+    inbox_queue_url: str

@@ -88,6 +88,8 @@ def offline_tx_item(row: OfflineTransaction) -> Item:
         item["refundRequest"] = _pending_refund(row.refund_request)
     if row.cancelled_by is not None:
         item["cancelledBy"] = _s(row.cancelled_by)
+    if row.held_by is not None:
+        item["heldBy"] = _s(row.held_by)
     if row.next_sweep_at_ms is not None:
         shard = open_shard(row.agent_id, row.idempotency_key)
         item["openShard"] = _s(open_shard_key(shard))
@@ -116,6 +118,7 @@ def read_offline_tx(item: Mapping[str, Any]) -> OfflineTransaction:
         refunded_minor=_maybe_n(item, "refundedMinor"),
         refund_request=_read_pending_refund(item),
         cancelled_by=_maybe_s(item, "cancelledBy"),
+        held_by=_maybe_s(item, "heldBy"),
     )
 
 

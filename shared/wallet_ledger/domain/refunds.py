@@ -168,6 +168,7 @@ def cancelled(row: OfflineTransaction, refund_id: str, now_ms: int) -> OfflineTr
         row,
         status=Status.CANCELLED,
         cancelled_by=refund_id,
+        held_by=None,
         updated_at_ms=now_ms,
         next_sweep_at_ms=None,
     )

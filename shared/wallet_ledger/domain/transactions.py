@@ -111,6 +111,7 @@ class OfflineTransaction:
     refunded_minor: int | None = None
     refund_request: PendingRefund | None = None
     cancelled_by: str | None = None
+    held_by: str | None = None
 
 
 def debit_fingerprint(

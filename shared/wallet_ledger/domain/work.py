@@ -12,6 +12,10 @@ class Unfinished:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """Not done, and nothing in the rules explains why: give the message back, and alarm."""
+    """Not done, and nothing in the rules explains why: give the message back, and alarm.
+
+    `place` is where an error was raised, as `file.py:line function`; empty where none was.
+    """
 
     codes: tuple[str, ...]
+    place: str = ""

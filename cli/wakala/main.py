@@ -19,6 +19,7 @@ from botocore.exceptions import (
 from cyclopts import App, CycloptsError, Parameter
 
 from wakala import agents, audit, demo, deploy, info, refunds, transactions, wallets
+from wakala.options import LOCAL, Amount, Flag, Json, On, StackName
 from wakala.output import (
     Problem,
     coloured,
@@ -50,32 +51,6 @@ tx_app = App(name="tx", help="Submit, follow and refund transactions as an agent
 refund_app = App(name="refund", help="Refund transactions as a back office does, over the bus.")
 for group in (agent_app, wallet_app, tx_app, refund_app):
     app.command(group)
-
-Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
-Json = Annotated[Flag, Parameter(name="--json", help="Print JSON, for a script.")]
-StackName = Annotated[str, Parameter(env_var="WAKALA_STACK", help="Name of the stack.")]
-Amount = Annotated[str, Parameter(allow_leading_hyphen=True)]
-
-
-@Parameter(name="*", group="Which stack")
-@dataclass(frozen=True, slots=True)
-class On:
-    """Which stack a command means: the local engine's, unless a profile or region says AWS."""
-
-    stack: StackName = DEFAULT_STACK
-    profile: Annotated[
-        str | None, Parameter(env_var="WAKALA_PROFILE", help="AWS profile of the stack's account.")
-    ] = None
-    region: Annotated[
-        str | None, Parameter(env_var="WAKALA_REGION", help="AWS Region of the stack.")
-    ] = None
-
-    def open(self) -> Stack:
-        """The deployed stack."""
-        return open_stack(Where(self.stack, self.profile, self.region))
-
-
-LOCAL = On()
 
 
 @Parameter(name="*", group="One transaction")

@@ -12,8 +12,8 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError
 
 from tests.template import TEMPLATE
-from wakala import __main__ as entry
-from wakala import deploy, engine, home, main, wallets
+from wakala import deploy, engine, home, main, options, wallets
+from wakala import options__ as entry
 from wakala.engine import Engine
 from wakala.info import DEAD_LETTERS, Info, QueueCount, command_options, posting
 from wakala.output import Problem, out
@@ -84,7 +84,7 @@ def test_the_demo_makes_up_no_money_in_production(
     told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     production = replace(STACK, parameters={"Stage": "prod"})
-    monkeypatch.setattr(main, "open_stack", lambda _: production)
+    monkeypatch.setattr(options, "open_stack", lambda _: production)
     status, said = told("demo", "--region", "eu-west-1")
     assert (status, said.count("\n")) == (1, 1)
     assert "does not run on a stack whose Stage is prod" in said
@@ -102,7 +102,7 @@ def test_what_a_sender_wrote_is_shown_as_it_is(capsys: pytest.CaptureFixture[str
 def test_an_amount_that_is_no_integer_is_refused_before_anything_is_sent(
     told: Told, monkeypatch: pytest.MonkeyPatch, amount: str
 ) -> None:
-    monkeypatch.setattr(main, "open_stack", lambda _: STACK)
+    monkeypatch.setattr(options, "open_stack", lambda _: STACK)
     status, said = told("wallet", "credit", "0712345678", amount)
     assert (status, said.count("\n")) == (1, 1)
     assert "is not an integer in minor units" in said
@@ -147,7 +147,7 @@ def test_what_aws_says_is_one_line(
     def fail(_: Where) -> Stack:
         raise error
 
-    monkeypatch.setattr(main, "open_stack", fail)
+    monkeypatch.setattr(options, "open_stack", fail)
     status, said = told("info")
     assert (status, said.count("\n")) == (1, 1)
     assert line in said
@@ -342,7 +342,7 @@ def test_what_nobody_expected_is_one_line_too(told: Told, monkeypatch: pytest.Mo
     def broken(_: object) -> Stack:
         raise KeyError("phone")
 
-    monkeypatch.setattr(main, "open_stack", broken)
+    monkeypatch.setattr(options, "open_stack", broken)
     status, said = told("info")
     assert (status, said.count("\n")) == (1, 1)
     assert "unexpected KeyError" in said
@@ -359,7 +359,7 @@ def test_who_interrupts_a_command_is_told_that_it_may_be_repeated(
     def interrupted(_: object) -> Stack:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(main, "open_stack", interrupted)
+    monkeypatch.setattr(options, "open_stack", interrupted)
     status, said = told("info")
     assert status == 130
     assert "nothing counts twice" in said

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from botocore.exceptions import ClientError
 
-from wakala import agents, main, refunds, wallets
+from wakala import agents, main, options, refunds, wallets
 from wakala.output import Problem, out
 from wakala.stack import Stack
 from wakala.transactions import AgentApi, Answer, Document
@@ -497,7 +497,7 @@ def test_a_refusal_over_http_is_one_clear_line(status: int, body: Document, line
 
 @pytest.fixture
 def on_backend(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> Backend:
-    monkeypatch.setattr(main, "open_stack", lambda _: stack_of(backend))
+    monkeypatch.setattr(options, "open_stack", lambda _: stack_of(backend))
     return backend
 
 

@@ -12,8 +12,8 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError, NoCredentialsError
 
 from tests.template import TEMPLATE
+from wakala import __main__ as entry
 from wakala import deploy, engine, home, main, options, wallets
-from wakala import options__ as entry
 from wakala.engine import Engine
 from wakala.info import DEAD_LETTERS, Info, QueueCount, command_options, posting
 from wakala.output import Problem, out

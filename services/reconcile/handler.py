@@ -49,5 +49,6 @@ def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
         settle_phone=partial(_settle_phone, budget_ms),
         delivery_failures=_delivery_failures,
         give_back=_tx_queue.give_back,
+        receives_max=_settings.receives_max,
         clock=_clock,
     ).handle_batch(event["Records"])

@@ -16,7 +16,12 @@ type SettlePhone = Callable[[Sequence[Movement]], list[Settlement]]
 
 
 def consumer(
-    *, settle_phone: SettlePhone, delivery_failures: Queue, give_back: GiveBack, clock: Clock
+    *,
+    settle_phone: SettlePhone,
+    delivery_failures: Queue,
+    give_back: GiveBack,
+    receives_max: int,
+    clock: Clock,
 ) -> Consumer[Movement, Settled | Dropped]:
     """Reconcile as a consumer of TxQueue."""
     return Consumer(
@@ -27,6 +32,7 @@ def consumer(
         report=lambda movement, settlement: _report(movement, settlement, clock),
         delivery_failures=delivery_failures,
         give_back=give_back,
+        receives_max=receives_max,
     )
 
 
@@ -42,7 +48,7 @@ def _report(movement: Movement, settlement: Settlement, clock: Clock) -> None:
             logger.info("dropped", extra=_name(movement))
         case Unfinished(codes):
             logger.warning("given back", extra=_name(movement) | {"codes": codes})
-        case Violation(codes):
+        case Violation(codes, _):
             count("InvariantViolations")
             logger.critical("invariant violated", extra=_name(movement) | {"codes": codes})
         case _:

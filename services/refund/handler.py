@@ -48,4 +48,5 @@ def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
         refund_phone=partial(_refund_phone, budget_ms),
         delivery_failures=_delivery_failures,
         give_back=_refund_queue.give_back,
+        receives_max=_settings.receives_max,
     ).handle_batch(event["Records"])

@@ -22,6 +22,7 @@ def consumer(
     refund_phone: Callable[[Sequence[Received]], list[Result]],
     delivery_failures: Queue,
     give_back: GiveBack,
+    receives_max: int,
 ) -> Consumer[Received, Decided | Cancelled]:
     """Refund as a consumer of RefundQueue."""
     return Consumer(
@@ -32,6 +33,7 @@ def consumer(
         report=_report,
         delivery_failures=delivery_failures,
         give_back=give_back,
+        receives_max=receives_max,
     )
 
 
@@ -59,7 +61,7 @@ def _report(received: Received, result: Result) -> None:
             logger.info("cancelled", extra=named | {"new": new})
         case Unfinished(codes):
             logger.warning("given back", extra=named | {"codes": codes})
-        case Violation(codes):
+        case Violation(codes, _):
             count("InvariantViolations")
             logger.critical("invariant violated", extra=named | {"codes": codes})
         case _:

@@ -12,9 +12,9 @@ from typing import Any
 from wallet_ledger.domain.ids import Phone
 from wallet_ledger.domain.work import Unfinished, Violation
 from wallet_ledger.errors import InvalidMessage, Unavailable
-from wallet_ledger.messages import unreadable
-from wallet_ledger.ports import Queue
-from wallet_ledger.telemetry import in_current_trace, log_failure, logger
+from wallet_ledger.messages import put_aside, unreadable
+from wallet_ledger.ports import OutgoingMessage, Queue
+from wallet_ledger.telemetry import in_current_trace, log_failure, logger, place_of
 
 type Record = Mapping[str, Any]
 type GiveBack = Callable[[Sequence[tuple[str, int]]], None]
@@ -29,7 +29,9 @@ class Consumer[Item, Result]:
     """What a function does with the items of its queue.
 
     `read` raises `InvalidMessage`; `phone_of` names the lane of an item; `work` does the items of
-    one phone in their order, its results parallel to them; `report` tells of one.
+    one phone in their order, its results parallel to them; `report` tells of one. `receives_max`
+    is how often its queue gives a message out: on the last time it is put aside here, since the
+    queue could not say why.
     """
 
     source: str
@@ -39,12 +41,14 @@ class Consumer[Item, Result]:
     report: Callable[[Item, Result | Unfinished | Violation], None]
     delivery_failures: Queue
     give_back: GiveBack
+    receives_max: int
 
     def handle_batch(self, records: Sequence[Record]) -> dict[str, list[dict[str, str]]]:
         """The answer to Lambda: the message ids that must come again."""
         items, unread = self._read(records)
         again: list[Record] = []
         rests: list[tuple[str, int]] = []
+        last: list[tuple[Record, OutgoingMessage]] = []
         lanes: dict[Phone, list[tuple[Record, Item]]] = defaultdict(list)
         for record, item in items:
             lanes[self.phone_of(item)].append((record, item))
@@ -52,37 +56,43 @@ class Consumer[Item, Result]:
             left = []
             for (record, item), result in zip(lane, results, strict=True):
                 self.report(item, result)
-                if isinstance(result, Unfinished | Violation):
+                if not isinstance(result, Unfinished | Violation):
+                    continue
+                if receives(record) < self.receives_max:
                     left.append(record)
+                else:
+                    last.append((record, put_aside(self.source, result, record)))
             rests += _rests(left)
             again += left
         self._rest(rests)
         # Last, since a slow queue of letters must not eat the time in which nine wallets are done.
-        again += self._hand_over(unread)
+        again += self._hand_over([*unread, *last])
         return {"batchItemFailures": [{"itemIdentifier": record["messageId"]} for record in again]}
 
     def _read(
         self, records: Sequence[Record]
-    ) -> tuple[list[tuple[Record, Item]], list[tuple[Record, str]]]:
+    ) -> tuple[list[tuple[Record, Item]], list[tuple[Record, OutgoingMessage]]]:
         readable, unread = [], []
         for record in records:
             try:
                 readable.append((record, self.read(record)))
             except InvalidMessage as error:
-                unread.append((record, str(error)))
+                logger.error("unreadable message", extra={"why": str(error)})
+                unread.append((record, unreadable(self.source, str(error), record)))
         return readable, unread
 
-    def _hand_over(self, unread: Sequence[tuple[Record, str]]) -> list[Record]:
-        """Move what nobody can read out of its group's way; what could not be moved stays."""
-        for _, why in unread:
-            logger.error("unreadable message", extra={"why": why})
-        letters = [unreadable(self.source, why, record) for record, why in unread]
+    def _hand_over(self, letters: Sequence[tuple[Record, OutgoingMessage]]) -> list[Record]:
+        """Move what nobody can do out of its group's way; what could not be moved stays.
+
+        What stays after its last receive its queue moves by itself, without a reason.
+        """
         try:
-            kept = self.delivery_failures.send(letters) if letters else frozenset()
+            sent = [letter for _, letter in letters]
+            kept = self.delivery_failures.send(sent) if sent else frozenset()
         except Exception as error:  # say, a letter larger than the queue takes: the others go on
-            log_failure("unreadable messages not handed over", error)
-            return [record for record, _ in unread]
-        return [unread[index][0] for index in sorted(kept)]
+            log_failure("letters not handed over", error)
+            return [record for record, _ in letters]
+        return [letters[index][0] for index in sorted(kept)]
 
     def _in_parallel(
         self, lanes: Mapping[Phone, Sequence[tuple[Record, Item]]]
@@ -100,7 +110,7 @@ class Consumer[Item, Result]:
             return self.work(items)
         except Exception as error:
             log_failure("one phone's work failed", error)
-            return [Violation((type(error).__name__,))] * len(items)
+            return [Violation((type(error).__name__,), place_of(error))] * len(items)
 
     def _rest(self, rests: Sequence[tuple[str, int]]) -> None:
         try:

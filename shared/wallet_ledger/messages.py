@@ -22,6 +22,7 @@ from wallet_ledger.domain.ids import (
 from wallet_ledger.domain.refunds import NOTE_BYTES_MAX, Refund, is_note
 from wallet_ledger.domain.transactions import AMOUNT_MINOR_MAX
 from wallet_ledger.domain.wallets import Credit, Debit, Movement, StatusChange, WalletStatus
+from wallet_ledger.domain.work import Unfinished, Violation
 from wallet_ledger.errors import InvalidMessage
 from wallet_ledger.ports import OutgoingEvent, OutgoingMessage
 
@@ -149,9 +150,28 @@ def unreadable(source: str, why: str, record: Mapping[str, Any]) -> OutgoingMess
 
     `why` is the text of an `InvalidMessage`; `record` is the whole record as Lambda got it.
     """
-    return OutgoingMessage(
-        json.dumps({"v": MESSAGE_VERSION, "source": source, "why": why, "record": record})
-    )
+    return _letter({"source": source, "why": why, "record": record})
+
+
+def put_aside(
+    source: str, left: Unfinished | Violation, record: Mapping[str, Any]
+) -> OutgoingMessage:
+    """What goes to DeliveryFailures for a record that could not be finished on its last receive.
+
+    A queue that gives a message up cannot say why; its consumer can.
+    """
+    reason = {"source": source, "why": " ".join(sorted({*left.codes} - {"None"}))}
+    match left:
+        case Unfinished():
+            return _letter(reason | {"failure": "unfinished", "record": record})
+        case Violation(_, place):
+            return _letter(reason | {"failure": "violated", "place": place, "record": record})
+        case _:
+            assert_never(left)
+
+
+def _letter(members: Mapping[str, Any]) -> OutgoingMessage:
+    return OutgoingMessage(json.dumps({"v": MESSAGE_VERSION, **members}))
 
 
 def event(

@@ -101,9 +101,6 @@ class DeadLetters(Protocol):
     def look_later(self, letter: Letter) -> bool:
         """Only set when an open letter is looked at next; False where it is no longer as it was."""
 
-    def due(self, shard: int, now_ms: int, limit: int) -> Sequence[Letter]:
-        """Open letters of a shard whose time has come, the longest due first; it may lag."""
-
     def page(self, ask: "LetterPage") -> "Letters":
         """Letters of one shard in the order of `ask`'s index; it may lag."""
 

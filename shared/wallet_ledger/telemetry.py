@@ -6,6 +6,7 @@ agents put phones into theirs. A transaction is logged by `transaction_ref`.
 
 import os
 from collections.abc import Callable
+from pathlib import PurePath
 from threading import Lock
 from traceback import extract_tb
 from typing import Any
@@ -44,6 +45,13 @@ def log_failure(message: str, error: Exception) -> None:
     """Log an error that nobody expected: its class and where it went through, never its text."""
     places = [f"{f.filename}:{f.lineno} {f.name}" for f in extract_tb(error.__traceback__)]
     logger.critical(message, extra={"errorType": type(error).__name__, "places": places})
+
+
+def place_of(error: Exception) -> str:
+    """Where an error was raised, as `file.py function`; without the line, which every deployment
+    moves, so that letters of one bug stay one group."""
+    frames = extract_tb(error.__traceback__)
+    return f"{PurePath(frames[-1].filename).name} {frames[-1].name}" if frames else ""
 
 
 class HandlerFailed(Exception):

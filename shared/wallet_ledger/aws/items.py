@@ -15,6 +15,18 @@ from wallet_ledger.domain.ids import (
     IdempotencyKey,
     Phone,
 )
+from wallet_ledger.domain.letters import (
+    Action,
+    Budget,
+    Failure,
+    Letter,
+    LetterClass,
+    LetterStatus,
+    Original,
+    Source,
+    Verdict,
+    letter_shard,
+)
 from wallet_ledger.domain.postings import Entry, EntryKind, NewEntry
 from wallet_ledger.domain.refunds import Post, Refund, Reject
 from wallet_ledger.domain.transactions import (
@@ -40,7 +52,10 @@ from wallet_ledger.ports import OpenRow
 type Item = dict[str, Any]
 
 OPEN_INDEX = "OpenTx"
+OPEN_LETTERS_INDEX = "OpenLetters"
+ALL_LETTERS_INDEX = "AllLetters"
 BALANCE = EntryId("balance")
+_LETTER = "letter#"
 
 _BUSINESS_ID: dict[EntryKind, tuple[str, str]] = {
     "debit": ("agentId", "idempotencyKey"),
@@ -360,6 +375,184 @@ def refund_item(refund: Refund, decided: Post | Reject, currency: Currency, at_m
     if decided.remaining_minor is not None:
         item["remainingMinor"] = _n(decided.remaining_minor)
     return item | _outcome_attributes(Rejected(decided.reason))
+
+
+# --- DeadLetters ---------------------------------------------------------------------------
+
+
+def letter_key(letter_id: str) -> Item:
+    """The primary key of a letter."""
+    return {"id": _s(f"{_LETTER}{letter_id}")}
+
+
+def record_key(letter_id: str, part: int) -> Item:
+    """The primary key of a part of a letter's record; the first is 0."""
+    return {"id": _s(f"record#{letter_id}#{part}")}
+
+
+def subject_key(subject_ref: str) -> Item:
+    """The primary key of a subject's budget."""
+    return {"id": _s(f"subject#{subject_ref}")}
+
+
+def letter_shard_key(shard: int) -> str:
+    """Partition key of both indexes of letters."""
+    return f"{_LETTER}{shard:02d}"
+
+
+def is_letter(item: Mapping[str, Any]) -> bool:
+    """Whether an item of DeadLetters is a letter: records and budgets are there too."""
+    return str(item["id"]["S"]).startswith(_LETTER)
+
+
+def letter_item(letter: Letter) -> Item:
+    """A letter; an open one carries its place in the index of open letters."""
+    shard = _s(letter_shard_key(letter_shard(letter.letter_id)))
+    item = letter_key(letter.letter_id) | {
+        "shard": shard,
+        "fingerprint": _s(letter.fingerprint),
+        "source": _s(letter.source),
+        "failure": _s(letter.failure),
+        "why": _s(letter.why),
+        "place": _s(letter.place),
+        "subject": _s(letter.subject_ref),
+        "class": _s(letter.letter_class),
+        "verdict": _s(letter.verdict),
+        "meaning": _s(letter.meaning),
+        "status": _s(letter.status),
+        "preview": _s(letter.preview),
+        "lane": _s(letter.lane),
+        "arrivedAt": _n(letter.arrived_at_ms),
+        "updatedAt": _n(letter.updated_at_ms),
+        "revision": _n(letter.revision),
+        "recordParts": _n(letter.record_parts),
+        "history": {"L": [action_item(action) for action in letter.history]},
+    }
+    texts = {
+        "messageId": letter.original.message_id,
+        "messageGroup": letter.original.group,
+        "dedupId": letter.original.dedup_id,
+        "agentId": letter.agent_id,
+        "idempotencyKey": letter.idempotency_key,
+    }
+    numbers = {
+        "receiveCount": letter.original.receive_count,
+        "sentAt": letter.original.sent_at_ms,
+        "attempt": letter.attempt,
+    }
+    item |= {name: _s(text) for name, text in texts.items() if text is not None}
+    item |= {name: _n(number) for name, number in numbers.items() if number is not None}
+    if letter.due_at_ms is not None:
+        item |= {"openShard": shard, "dueAt": _n(letter.due_at_ms)}
+    return item
+
+
+def read_letter(item: Mapping[str, Any]) -> Letter:
+    """The letter of an item. Raises KeyError or ValueError where it is none."""
+    agent_id, key = _maybe_s(item, "agentId"), _maybe_s(item, "idempotencyKey")
+    return Letter(
+        letter_id=str(item["id"]["S"]).removeprefix(_LETTER),
+        fingerprint=item["fingerprint"]["S"],
+        source=Source(item["source"]["S"]),
+        failure=Failure(item["failure"]["S"]),
+        why=item["why"]["S"],
+        place=item["place"]["S"],
+        subject_ref=item["subject"]["S"],
+        letter_class=LetterClass(item["class"]["S"]),
+        verdict=Verdict(item["verdict"]["S"]),
+        meaning=item["meaning"]["S"],
+        status=LetterStatus(item["status"]["S"]),
+        preview=item["preview"]["S"],
+        lane=item["lane"]["S"],
+        original=Original(
+            message_id=_maybe_s(item, "messageId"),
+            group=_maybe_s(item, "messageGroup"),
+            dedup_id=_maybe_s(item, "dedupId"),
+            receive_count=_maybe_n(item, "receiveCount"),
+            sent_at_ms=_maybe_n(item, "sentAt"),
+        ),
+        arrived_at_ms=int(item["arrivedAt"]["N"]),
+        updated_at_ms=int(item["updatedAt"]["N"]),
+        revision=int(item["revision"]["N"]),
+        due_at_ms=_maybe_n(item, "dueAt"),
+        agent_id=None if agent_id is None else AgentId(agent_id),
+        idempotency_key=None if key is None else IdempotencyKey(key),
+        attempt=_maybe_n(item, "attempt"),
+        record_parts=int(item["recordParts"]["N"]),
+        history=tuple(_read_action(each["M"]) for each in item["history"]["L"]),
+    )
+
+
+def letter_move(before: Letter, after: Letter, purge_at_s: int | None) -> Item:
+    """An update of a letter under the condition that nobody has changed it since it was read.
+
+    The members of an UpdateItem or of a transaction's Update, without the table. What happened
+    since is added to its history.
+    """
+    was, becomes = letter_item(before), letter_item(after)
+    actions = becomes.pop("history")["L"][len(before.history) :]
+    if purge_at_s is not None:
+        becomes["purgeAt"] = _n(purge_at_s)
+    changed = {name: value for name, value in becomes.items() if was.get(name) != value}
+    gone = [name for name in was if name not in becomes and name != "history"]
+    sets = [f"#{name} = :{name}" for name in changed]
+    names = {f"#{name}": name for name in ("revision", *changed, *gone)}
+    values = {f":{name}": value for name, value in changed.items()} | {":seen": was["revision"]}
+    if actions:
+        sets.append("#history = list_append(#history, :actions)")
+        names["#history"] = "history"
+        values[":actions"] = {"L": actions}
+    update = f"SET {', '.join(sets)}"
+    if gone:
+        update += f" REMOVE {', '.join(f'#{name}' for name in gone)}"
+    return {
+        "Key": letter_key(before.letter_id),
+        "UpdateExpression": update,
+        "ConditionExpression": "#revision = :seen",
+        "ExpressionAttributeNames": names,
+        "ExpressionAttributeValues": values,
+    }
+
+
+def record_purges(letter: Letter, purge_at_s: int) -> list[Item]:
+    """Updates that let a letter's record be purged with it."""
+    return [
+        {
+            "Key": record_key(letter.letter_id, part),
+            "UpdateExpression": "SET purgeAt = :at",
+            "ExpressionAttributeValues": {":at": _n(purge_at_s)},
+        }
+        for part in range(letter.record_parts)
+    ]
+
+
+def budget_move(subject_ref: str, spent: Budget) -> Item:
+    """An update that adds to a subject's budget; its first one makes it."""
+    return {
+        "Key": subject_key(subject_ref),
+        "UpdateExpression": "ADD automatic :automatic, byHand :byHand",
+        "ExpressionAttributeValues": {
+            ":automatic": _n(spent.automatic),
+            ":byHand": _n(spent.by_hand),
+        },
+    }
+
+
+def read_budget(item: Mapping[str, Any]) -> Budget:
+    """The budget of an item."""
+    return Budget(int(item["automatic"]["N"]), int(item["byHand"]["N"]))
+
+
+def action_item(action: Action) -> Item:
+    """A line of a letter's history."""
+    members = {"at": _n(action.at_ms), "who": _s(action.who), "what": _s(action.what)}
+    return {"M": members | {"why": _s(action.why)}}
+
+
+def _read_action(members: Mapping[str, Any]) -> Action:
+    return Action(
+        int(members["at"]["N"]), members["who"]["S"], members["what"]["S"], members["why"]["S"]
+    )
 
 
 def _pending_refund(pending: PendingRefund) -> Item:

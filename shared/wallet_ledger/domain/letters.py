@@ -18,7 +18,7 @@ BY_HAND_MAX = 5
 """Redrives by people of one subject, but for those who force one and say why."""
 
 LOOK_AGAIN_MS = (3_600_000, 86_400_000)
-"""How soon a parked letter is held against the ledger again: hourly on its first day, then daily."""
+"""How soon a parked letter is held against the ledger again: on its first day, and later."""
 
 REDRIVEN_OPEN_MS = 86_400_000
 """What a redriven debit has at least to be settled, however long it was held, before it expires."""
@@ -54,7 +54,7 @@ class Failure(StrEnum):
     VIOLATED = "violated"
     """Its consumer ran and met what cannot be, or raised, until its last receive."""
     UNEXPLAINED = "unexplained"
-    """Its queue gave it up without a word of its consumer: no instance, a crash, a bad deployment."""
+    """Its queue gave it up: its consumer had no instance, crashed, or could not even start."""
     UNDELIVERED = "undelivered"
     """EventBridge could not deliver it to its queue."""
     UNREADABLE = "unreadable"
@@ -82,6 +82,8 @@ class Standing(StrEnum):
     """Its row is held already, by another letter."""
     NO_ROW = "no_row"
     """A debit that no row asks for."""
+    UNREADABLE = "unreadable"
+    """The tables hold something about it that no code of ours has written."""
 
 
 class LetterClass(StrEnum):
@@ -193,6 +195,11 @@ DIAGNOSES = (
         Diagnosis(_POISON, _PARKED, "a debit that no row asks for: nobody should settle it"),
     ),
     Rule(
+        _COULD_COME_AGAIN,
+        (Standing.UNREADABLE,),
+        Diagnosis(_BUG, _PARKED, "its rows cannot be read: run the audit, mend them, then redrive"),
+    ),
+    Rule(
         (Failure.VIOLATED,),
         (Standing.DECIDED,),
         Diagnosis(_BUG, _CLOSED, "it has its outcome in the ledger all the same"),
@@ -250,7 +257,7 @@ class Arrival:
     """A dead letter as it was read: nothing is decided about it yet.
 
     `why` is a code or the text of a rule, never a value; `place` is the top frame of an error.
-    `body` is the message that its consumer did not take. `phone` names the lane that it was in.
+    `body` is the message that its consumer did not take.
     """
 
     letter_id: str
@@ -289,7 +296,7 @@ class Letter:
 
     `due_at_ms`: when an open letter is looked at next. `agent_id`, `idempotency_key` and `attempt`
     are those of a debit or refund. `lane` tells phones apart, roughly: letters of one phone have
-    one lane, and nobody finds the phone from it.
+    one lane, and nobody finds the phone from it. `record_parts`: in how many its record is kept.
     """
 
     letter_id: str
@@ -313,6 +320,7 @@ class Letter:
     agent_id: AgentId | None = None
     idempotency_key: IdempotencyKey | None = None
     attempt: int | None = None
+    record_parts: int = 1
     history: tuple[Action, ...] = ()
 
 

@@ -14,7 +14,7 @@ class Unfinished:
 class Violation:
     """Not done, and nothing in the rules explains why: give the message back, and alarm.
 
-    `place` is where an error was raised, as `file.py:line function`; empty where none was.
+    `place` is where an error was raised, as `file.py function`; empty where none was.
     """
 
     codes: tuple[str, ...]

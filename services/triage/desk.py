@@ -1,0 +1,274 @@
+"""The desk's edge: what operators and the clock ask for. IAM says who may ask."""
+
+import base64
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from triage import views
+from triage.act import By, Desk, Outcome, Result, discard, look_again, redrive, reveal
+from wallet_ledger.domain.letters import (
+    LETTER_SHARDS,
+    Letter,
+    LetterClass,
+    LetterStatus,
+    Source,
+)
+from wallet_ledger.errors import InvalidMessage, Unavailable
+from wallet_ledger.ports import LetterPage
+from wallet_ledger.telemetry import count, in_current_trace, log_failure, logger
+
+LETTERS_MAX = 25
+"""Letters in one request to redrive or discard: well within the function's time."""
+PAGE_MAX = 500
+"""Letters in one page of a list: a third of what an answer of Lambda holds."""
+QUERIES_MAX = 10
+"""Queries for one page; a filter that takes little makes short pages, not slow ones."""
+SHARD_LETTERS_MAX = 500
+"""Open letters of each shard that one run of the clock sees: bounds its reads, and its counts."""
+LANES = 8
+"""Phones that the clock works for at once."""
+WHO_LENGTH_MAX = 128
+WHY_LENGTH_MAX = 200
+
+type Request = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Where a list goes on: in which shard, and after which letter."""
+
+    shard: int = 0
+    after: Mapping[str, str | int] | None = None
+
+
+def handle_request(request: Request, desk: Desk, deadline_ms: int) -> dict[str, Any]:
+    """One request of docs/dead-letters.md in, its answer or its error out."""
+    actions: dict[str, Callable[[], dict[str, Any]]] = {
+        "list": lambda: _list(request, desk),
+        "groups": lambda: _groups(request, desk),
+        "show": lambda: _show(request, desk),
+        "redrive": lambda: _each(request, desk, redrive),
+        "discard": lambda: _each(request, desk, discard),
+        "due": lambda: _due(desk, deadline_ms),
+    }
+    try:
+        action = actions.get(str(request.get("action")))
+        if action is None:
+            raise InvalidMessage(f"action: one of {', '.join(actions)}")
+        return action()
+    except InvalidMessage as error:
+        return {"error": {"code": "VALIDATION_FAILED", "message": str(error)}}
+    except Unavailable as error:
+        return {"error": {"code": "UNAVAILABLE", "message": error.code}}
+
+
+def _list(request: Request, desk: Desk) -> dict[str, Any]:
+    limit = _integer(request, "limit", 1, PAGE_MAX, PAGE_MAX)
+    found, cursor = _page(request, desk, limit)
+    return {"letters": [views.summary(letter) for letter in found], "cursor": cursor}
+
+
+def _groups(request: Request, desk: Desk) -> dict[str, Any]:
+    found, cursor = _page(request, desk, PAGE_MAX)
+    return {"groups": views.groups(found), "cursor": cursor}
+
+
+def _show(request: Request, desk: Desk) -> dict[str, Any]:
+    letter = desk.letters.find(_text(request, "letterId", 64))
+    if letter is None:
+        raise InvalidMessage("letterId: no such letter")
+    shown: dict[str, Any] = {}
+    if _flag(request, "reveal"):
+        by = By(_text(request, "who", WHO_LENGTH_MAX), _text(request, "why", WHY_LENGTH_MAX))
+        record = desk.letters.record(letter.letter_id)
+        if record is None or not reveal(letter, by, desk):
+            raise Unavailable("NotRevealed")
+        logger.info("revealed", extra={"letter": letter.letter_id})
+        letter = desk.letters.find(letter.letter_id) or letter
+        shown = views.revealed(letter, record)
+    budget = desk.letters.budget(letter.subject_ref)
+    return {"letter": views.whole(letter, budget) | shown}
+
+
+def _each(request: Request, desk: Desk, act: Callable[[str, By, Desk], Result]) -> dict[str, Any]:
+    """Act on letters in the order given; one that cannot be done now stops no other."""
+    ids = request.get("letterIds")
+    if not isinstance(ids, list) or not 1 <= len(ids) <= LETTERS_MAX:
+        raise InvalidMessage(f"letterIds: a list of 1 to {LETTERS_MAX}")
+    if not all(isinstance(each, str) and 1 <= len(each) <= 64 for each in ids):
+        raise InvalidMessage("letterIds: ids of letters")
+    by = By(
+        _text(request, "who", WHO_LENGTH_MAX),
+        _text(request, "why", WHY_LENGTH_MAX),
+        force=_flag(request, "force"),
+        dry_run=_flag(request, "dryRun"),
+    )
+    results = [(letter_id, act(letter_id, by, desk)) for letter_id in ids]
+    for letter_id, result in results:
+        if not by.dry_run:
+            _tell(letter_id, result)
+    return {
+        "results": [
+            {"letterId": letter_id, "outcome": result.outcome, "note": result.note}
+            for letter_id, result in results
+        ]
+    }
+
+
+def _due(desk: Desk, deadline_ms: int) -> dict[str, Any]:
+    """What the clock asks for each minute: redrive what has waited, close what is settled."""
+    now_ms = desk.clock.now_ms()
+    open_letters = [
+        letter
+        for shard in range(LETTER_SHARDS)
+        for letter in desk.letters.page(LetterPage(shard, True, SHARD_LETTERS_MAX)).letters
+    ]
+    lanes: dict[str, list[Letter]] = defaultdict(list)
+    for letter in sorted(open_letters, key=_sent_at_ms):
+        if letter.due_at_ms is not None and letter.due_at_ms <= now_ms:
+            lanes[letter.lane or letter.letter_id].append(letter)
+
+    def work(lane: Sequence[Letter]) -> Counter[Outcome]:
+        done: Counter[Outcome] = Counter()
+        for letter in lane:
+            if desk.clock.now_ms() >= deadline_ms:
+                break
+            done[_look(letter, desk)] += 1
+        return done
+
+    with ThreadPoolExecutor(max_workers=LANES) as pool:
+        done = sum(pool.map(in_current_trace(work), lanes.values()), Counter[Outcome]())
+    oldest_ms = min((letter.arrived_at_ms for letter in open_letters), default=now_ms)
+    parked = sum(letter.status is LetterStatus.PARKED for letter in open_letters)
+    count("OpenLetters", len(open_letters))
+    count("ParkedLetters", parked)
+    count("OldestOpenLetterAgeSeconds", max(0, now_ms - oldest_ms) // 1000)
+    count("LettersRedriven", done[Outcome.REDRIVEN])
+    count("LettersClosed", done[Outcome.CLOSED])
+    told = {str(outcome): number for outcome, number in done.items()}
+    logger.info("looked", extra={"open": len(open_letters), "parked": parked} | told)
+    return {"openLetters": len(open_letters), "parkedLetters": parked} | told
+
+
+def _look(letter: Letter, desk: Desk) -> Outcome:
+    try:
+        result = look_again(letter, desk)
+    except Unavailable as error:
+        result = Result(Outcome.CONTENDED, error.code)
+    except Exception as error:  # one letter's trouble must not keep all others waiting
+        log_failure("letter not looked at", error)
+        result = Result(Outcome.CONTENDED)
+    if result.outcome is not Outcome.UNCHANGED:
+        _tell(letter.letter_id, result)
+    return result.outcome
+
+
+def _tell(letter_id: str, result: Result) -> None:
+    logger.info("letter acted on", extra={"letter": letter_id, "outcome": result.outcome})
+
+
+def _page(request: Request, desk: Desk, limit: int) -> tuple[list[Letter], str | None]:
+    """Letters that the filter takes, and the cursor of the next page, None at the end."""
+    wanted, part = _filter(request), _part(request)
+    open_only = _choice(request, "scope", {"open", "all"}, "open") == "open"
+    found: list[Letter] = []
+    for _ in range(QUERIES_MAX):
+        page = desk.letters.page(
+            LetterPage(
+                part.shard,
+                open_only,
+                limit - len(found),
+                part.after,
+                wanted.arrived_from_ms,
+                wanted.arrived_until_ms,
+            )
+        )
+        found += [letter for letter in page.letters if wanted.takes(letter)]
+        part = _Part(part.shard, page.ended) if page.ended else _Part(part.shard + 1)
+        if part.shard == LETTER_SHARDS:
+            return found, None
+        if len(found) == limit:
+            break
+    cursor = json.dumps([part.shard, part.after])
+    return found, base64.urlsafe_b64encode(cursor.encode()).decode()
+
+
+def _filter(request: Request) -> views.Filter:
+    members = request.get("filter", {})
+    if not isinstance(members, dict):
+        raise InvalidMessage("filter: an object")
+    known = "fingerprint class source agentId why status arrivedFrom arrivedUntil".split()
+    if unknown := sorted(members.keys() - set(known)):
+        raise InvalidMessage(f"filter: {len(unknown)} members that are not known")
+    statuses = members.get("status", [])
+    if not isinstance(statuses, list) or not set(map(str, statuses)) <= set(LetterStatus):
+        raise InvalidMessage(f"status: a list of {', '.join(LetterStatus)}")
+    return views.Filter(
+        fingerprint=_maybe_text(members, "fingerprint"),
+        letter_class=_choice(members, "class", set(LetterClass), None),
+        source=_choice(members, "source", set(Source), None),
+        agent_id=_maybe_text(members, "agentId"),
+        why=_maybe_text(members, "why"),
+        statuses=frozenset(map(str, statuses)),
+        arrived_from_ms=_integer(members, "arrivedFrom", 0, 10**14, 0),
+        arrived_until_ms=_integer(members, "arrivedUntil", 0, 10**14, 10**14),
+    )
+
+
+def _part(request: Request) -> _Part:
+    cursor = request.get("cursor")
+    if cursor is None:
+        return _Part()
+    try:
+        shard, after = json.loads(base64.urlsafe_b64decode(str(cursor)))
+        if not (isinstance(shard, int) and 0 <= shard < LETTER_SHARDS):
+            raise ValueError
+        if not (after is None or isinstance(after, dict)):
+            raise ValueError
+    except (ValueError, TypeError, RecursionError):
+        raise InvalidMessage("cursor: not one that an answer gave") from None
+    return _Part(shard, after)
+
+
+def _sent_at_ms(letter: Letter) -> int:
+    return letter.original.sent_at_ms or letter.arrived_at_ms
+
+
+def _text(members: Request, name: str, longest: int) -> str:
+    value = members.get(name)
+    if not isinstance(value, str) or not 1 <= len(value) <= longest or not value.isprintable():
+        raise InvalidMessage(f"{name}: 1 to {longest} printable characters")
+    return value
+
+
+def _maybe_text(members: Request, name: str) -> str | None:
+    return None if members.get(name) is None else _text(members, name, WHY_LENGTH_MAX)
+
+
+def _choice[Default](
+    members: Request, name: str, choices: set[str], default: Default
+) -> str | Default:
+    value = members.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, str) or value not in choices:
+        raise InvalidMessage(f"{name}: one of {', '.join(sorted(choices))}")
+    return value
+
+
+def _flag(members: Request, name: str) -> bool:
+    value = members.get(name, False)
+    if not isinstance(value, bool):
+        raise InvalidMessage(f"{name}: true or false")
+    return value
+
+
+def _integer(members: Request, name: str, least: int, largest: int, default: int) -> int:
+    value = members.get(name, default)
+    if type(value) is not int or not least <= value <= largest:
+        raise InvalidMessage(f"{name}: an integer from {least} to {largest}")
+    return value

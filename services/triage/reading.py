@@ -1,0 +1,183 @@
+"""What a record of a letter queue is: who did not take it, how it failed, what it speaks of."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from wallet_ledger import strict_json
+from wallet_ledger.domain.ids import digest
+from wallet_ledger.domain.letters import Arrival, Failure, Original, Source, Subject
+from wallet_ledger.domain.transactions import Reason
+from wallet_ledger.errors import InvalidMessage
+from wallet_ledger.messages import MESSAGE_VERSION, read_movement, read_refund
+
+WHY_LENGTH_MAX = 200
+PLACE_LENGTH_MAX = 100
+"""A why and a place are codes and names of ours; what is longer is somebody else's text."""
+
+type Record = Mapping[str, Any]
+
+_ENVELOPES = {"unfinished": Failure.UNFINISHED, "violated": Failure.VIOLATED}
+_CONSUMED = {"TxDLQ.fifo": Source.TX_QUEUE, "RefundDLQ.fifo": Source.REFUND_QUEUE}
+
+
+def read(record: Record) -> Arrival:
+    """The letter of a queue's record. It reads anything: what it does not know it says so of."""
+    queue = str(record["eventSourceARN"]).rpartition(":")[2]
+    name = queue.rpartition("-")[2]
+    letter_id = digest("letter", queue, str(record["messageId"]))[:32]
+    return replace(_read(name, record), letter_id=letter_id)
+
+
+def _read(queue: str, record: Record) -> Arrival:
+    if queue in _CONSUMED:
+        return _given_up(_CONSUMED[queue], record, Failure.UNEXPLAINED, "")
+    if queue == "FailedTxQueue.fifo":
+        return _refused(record)
+    return _undeliverable(record)
+
+
+def _refused(record: Record) -> Arrival:
+    detail = _object(record["body"])
+    reason = detail.get("reason")
+    if reason not in tuple(Reason):
+        return _unrecognised(record)
+    return _arrival(Source.FAILED_TX_QUEUE, Failure.REFUSED, record, why=str(reason))
+
+
+def _undeliverable(record: Record) -> Arrival:
+    """A record of DeliveryFailures, which four kinds of sender write to."""
+    body = _object(record["body"])
+    if body.get("v") == MESSAGE_VERSION and isinstance(body.get("record"), dict):
+        return _handed_over(body, record)
+    if isinstance(body.get("DDBStreamBatchInfo"), dict):
+        return _arrival(Source.STREAM, Failure.LOST_RECORDS, record, why=_condition(body))
+    if isinstance(body.get("requestContext"), dict):
+        return _failed_run(body, record)
+    if isinstance(body.get("detail-type"), str) and isinstance(body.get("source"), str):
+        return _event(body, record)
+    return _unrecognised(record)
+
+
+def _handed_over(envelope: Mapping[str, Any], outer: Record) -> Arrival:
+    """What a function of ours could not read or finish, with its reason."""
+    record, told = envelope["record"], str(envelope.get("source"))
+    source = Source(told) if told in tuple(Source) else Source.UNKNOWN
+    if not source.takes_again:  # a stream record: it has no body and no queue
+        return _arrival(source, Failure.UNREADABLE, outer, why=str(envelope.get("why")))
+    if not isinstance(record.get("body"), str):
+        return _unrecognised(outer)
+    failure = _ENVELOPES.get(str(envelope.get("failure")), Failure.UNREADABLE)
+    why, place = str(envelope.get("why")), str(envelope.get("place", ""))
+    return _given_up(source, record, failure, why, place)
+
+
+def _event(event: Mapping[str, Any], record: Record) -> Arrival:
+    """An event that reached no queue, or whose queue gave it up."""
+    code = _attribute(record, "ERROR_CODE")
+    if event["source"] == "aws.events":
+        return _arrival(Source.SCHEDULE, Failure.MISSED_RUN, record, why=code or "")
+    failure = Failure.UNEXPLAINED if code is None else Failure.UNDELIVERED
+    return _given_up(Source.INBOX, record, failure, code or "")
+
+
+def _failed_run(told: Mapping[str, Any], record: Record) -> Arrival:
+    """Lambda's note of an asynchronous run that failed; only schedules start those here."""
+    payload = told.get("responsePayload")
+    error = payload.get("errorMessage") if isinstance(payload, dict) else None
+    function = str(told["requestContext"].get("functionArn")).rpartition(":function:")[2]
+    place = function.rpartition(":")[0] or function
+    # Our handlers raise the class of an error as its message (`HandlerFailed`), never its text.
+    ours = isinstance(error, str) and error.isidentifier()
+    why = str(error) if ours else _condition(told)
+    return _arrival(Source.SCHEDULE, Failure.FAILED_RUN, record, why=why, place=place)
+
+
+def _given_up(
+    source: Source, record: Record, failure: Failure, why: str, place: str = ""
+) -> Arrival:
+    """A message of a queue of ours; one that cannot be read is poison, whoever gave it up."""
+    subject: Subject | None = None
+    if failure is not Failure.UNREADABLE:
+        try:
+            subject = _subject(source, record["body"])
+        except InvalidMessage as error:
+            failure, why, place = Failure.UNREADABLE, str(error), ""
+    return _arrival(source, failure, record, why=why, place=place, subject=subject)
+
+
+def _subject(source: Source, body: str) -> Subject | None:
+    match source:
+        case Source.TX_QUEUE:
+            return read_movement(body)
+        case Source.REFUND_QUEUE:
+            return read_refund(body)
+        case _:
+            return None  # a request from the bus: its own function reads it, when it comes again
+
+
+def _unrecognised(record: Record) -> Arrival:
+    return _arrival(Source.UNKNOWN, Failure.UNRECOGNISED, record, why="")
+
+
+def _arrival(
+    source: Source,
+    failure: Failure,
+    record: Record,
+    *,
+    why: str,
+    place: str = "",
+    subject: Subject | None = None,
+) -> Arrival:
+    return Arrival(
+        letter_id="",
+        source=source,
+        failure=failure,
+        why=why[:WHY_LENGTH_MAX],
+        place=place[:PLACE_LENGTH_MAX],
+        original=_original(record),
+        body=str(record["body"]),
+        subject=subject,
+    )
+
+
+def _original(record: Record) -> Original:
+    attributes = record.get("attributes")
+    known = attributes if isinstance(attributes, dict) else {}
+    return Original(
+        message_id=_text(record.get("messageId")),
+        group=_text(known.get("MessageGroupId")),
+        dedup_id=_text(known.get("MessageDeduplicationId")),
+        receive_count=_number(known.get("ApproximateReceiveCount")),
+        sent_at_ms=_number(known.get("SentTimestamp")),
+    )
+
+
+def _object(body: str) -> dict[str, Any]:
+    """The members of a JSON object; of anything else, none."""
+    try:
+        document = strict_json.read(body)
+    except InvalidMessage:
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _condition(told: Mapping[str, Any]) -> str:
+    context = told.get("requestContext")
+    condition = context.get("condition") if isinstance(context, dict) else None
+    return str(condition) if isinstance(condition, str) and condition.isidentifier() else "Unknown"
+
+
+def _attribute(record: Record, name: str) -> str | None:
+    attributes = record.get("messageAttributes")
+    value = attributes.get(name) if isinstance(attributes, dict) else None
+    return _text(value.get("stringValue")) if isinstance(value, dict) else None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _number(value: object) -> int | None:
+    text = str(value) if isinstance(value, int | str) else ""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None

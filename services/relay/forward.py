@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from relay.derive import Destination, Outgoing
+from wallet_ledger.derive import Destination, Outgoing
 from wallet_ledger.ports import EventBus, OutgoingEvent, OutgoingMessage, Queue
 
 

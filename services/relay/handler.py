@@ -3,14 +3,19 @@
 import os
 from typing import Any
 
-from relay.derive import Destination
-from relay.stream import handle_batch
+from relay.stream import Tables, handle_batch
 from wallet_ledger import settings, telemetry
 from wallet_ledger.aws import clients
 from wallet_ledger.aws.messaging import EventBridgeBus, SqsQueue
 from wallet_ledger.clock import SystemClock
+from wallet_ledger.derive import Destination
 
 _settings = settings.read(settings.RelaySettings, os.environ)
+_tables = Tables(
+    offline_tx=_settings.offline_tx_table,
+    wallet_ledger=_settings.wallet_ledger_table,
+    dead_letters=_settings.dead_letters_table,
+)
 _clock = SystemClock()
 _sqs = clients.sqs()
 _queues = {
@@ -23,11 +28,10 @@ _delivery_failures = SqsQueue(_sqs, url=_settings.delivery_failures_url, clock=_
 
 @telemetry.instrumented
 def handle(event: dict[str, Any], _context: Any) -> dict[str, Any]:
-    """A batch of stream records of either table in, `batchItemFailures` out."""
+    """A batch of stream records of one of the tables in, `batchItemFailures` out."""
     return handle_batch(
         event["Records"],
-        offline_tx_table=_settings.offline_tx_table,
-        wallet_ledger_table=_settings.wallet_ledger_table,
+        tables=_tables,
         queues=_queues,
         bus=_bus,
         delivery_failures=_delivery_failures,

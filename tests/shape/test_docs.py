@@ -17,7 +17,6 @@ from cyclopts import CycloptsError, MissingArgumentError
 
 from ingest import api
 from ingest.refund import InProgress, NotRefundable, RefundIdReused, Unknown
-from relay.derive import from_entry, from_row
 from tests.template import RESOURCES, TEMPLATE
 from wakala.main import app
 from wallet_ledger import contracts
@@ -25,6 +24,7 @@ from wallet_ledger.aws import items
 from wallet_ledger.aws.ledger import DynamoLedger
 from wallet_ledger.aws.refunds import DynamoRefundBooks
 from wallet_ledger.contracts import Defaults, read_phone, read_transaction
+from wallet_ledger.derive import from_entry, from_row
 from wallet_ledger.domain.ids import AgentId, Currency, IdempotencyKey, Phone
 from wallet_ledger.domain.postings import NewEntry, Posting
 from wallet_ledger.domain.refunds import (

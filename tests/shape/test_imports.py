@@ -23,6 +23,7 @@ LAYER_RULES: dict[str, tuple[set[str], set[str]]] = {
     "ports": ({"domain"}, set()),
     "patience": ({"ports"}, set()),
     "messages": ({"domain", "errors", "ports", "strict_json"}, set()),
+    "derive": ({"domain", "messages", "ports"}, set()),
     "contracts": (
         {"domain", "errors", "messages", "strict_json"},
         {"pydantic", "pydantic_core", "phonenumbers"},
@@ -133,7 +134,7 @@ def test_a_service_never_imports_another_nor_an_edge_or_handler_from_below(name:
 @pytest.mark.parametrize("name", _of("use case"))
 def test_a_use_case_knows_ports_and_values_only(name: str) -> None:
     imported = _imports(SERVICES[name])
-    assert _parts(imported) <= {"domain", "ports", "errors", "patience", "messages"}
+    assert _parts(imported) <= {"domain", "ports", "errors", "patience", "messages", "derive"}
     assert not _foreign(imported)
     assert not {"os", "time", "random", "logging"} & imported
 
@@ -141,7 +142,7 @@ def test_a_use_case_knows_ports_and_values_only(name: str) -> None:
 @pytest.mark.parametrize("name", _of("edge"))
 def test_an_edge_knows_the_wire_and_no_adapter(name: str) -> None:
     imported = _imports(SERVICES[name])
-    wire = {"messages", "strict_json", "contracts", "consumer"}
+    wire = {"messages", "strict_json", "contracts", "consumer", "derive"}
     assert _parts(imported) <= {"domain", "ports", "errors", "patience", "telemetry", "aws"} | wire
     adapters = {each for each in imported if each.startswith(f"{LAYER}.aws")}
     # The images of a stream are items, and items are spelt in one place.

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ingest.api import BODY_BYTES_MAX, Api, handle_request
-from relay.derive import Destination, from_row
 from tests.fakes.memory import (
     FakeAcceptedTransactions,
     FakeClock,
@@ -25,6 +24,7 @@ from tests.fakes.memory import (
 from tests.fakes.scripted import Call, around, scripted, unavailable
 from wallet_ledger.aws import items
 from wallet_ledger.contracts import Defaults
+from wallet_ledger.derive import Destination, from_row
 from wallet_ledger.domain.ids import ID_PATTERN, AgentId, Currency, IdempotencyKey
 from wallet_ledger.domain.transactions import AMOUNT_MINOR_MAX, OfflineTransaction, Status
 from wallet_ledger.domain.wallets import Debit

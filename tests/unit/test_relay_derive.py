@@ -7,13 +7,28 @@ from typing import Any
 
 import pytest
 
-from relay.derive import Destination, Outgoing, from_entry, from_row
 from tests.fakes import samples
 from tests.fakes.memory import START_MS
 from tests.fakes.samples import AGENT
 from wallet_ledger.aws import items
 from wallet_ledger.contracts import Defaults, read_bus_request
+from wallet_ledger.derive import Destination, Outgoing, from_entry, from_letter, from_row
 from wallet_ledger.domain.ids import AgentId, Currency, Fingerprint
+from wallet_ledger.domain.letters import (
+    Action,
+    Arrival,
+    Budget,
+    Failure,
+    Letter,
+    LetterStatus,
+    Original,
+    Source,
+    Standing,
+    Subject,
+    diagnose,
+    moved,
+    opened,
+)
 from wallet_ledger.domain.postings import Entry, NewEntry
 from wallet_ledger.domain.refunds import Post, Refund, Reject
 from wallet_ledger.domain.transactions import OfflineTransaction, PendingRefund, Reason, Status
@@ -394,3 +409,70 @@ def test_no_two_refunds_share_an_event_id_and_none_changes_its_own() -> None:
     ids = [_detail(from_entry(_refund_entry(*case))[0])["eventId"] for case in cases]
     assert len(set(ids)) == len(ids)
     assert ids == [_detail(from_entry(_refund_entry(*case))[0])["eventId"] for case in cases]
+
+
+# --- dead letters -------------------------------------------------------------------------------
+
+
+def _letter(subject: Subject | None = None, letter_id: str = "L-1") -> Letter:
+    """As it is filed: it waits for its automatic redrive."""
+    original = Original("m-1", "254712345678", "d-1", 5, START_MS - 9)
+    arrival = Arrival(
+        letter_id=letter_id,
+        source=Source.TX_QUEUE,
+        failure=Failure.UNFINISHED,
+        why="ThrottlingException of +254712345678",
+        place="ledger.py post",
+        original=original,
+        body='{"phone": "254712345678"}',
+        subject=subject or samples.debit("k-1", attempt=3),
+    )
+    diagnosis = diagnose(arrival.failure, Standing.OPEN, Budget())
+    preview = '{"phone": "+2547…5678"}'
+    return opened(arrival, diagnosis, Budget(), preview=preview, now_ms=START_MS)
+
+
+def _acted(letter: Letter, status: LetterStatus, what: str) -> Letter:
+    action = Action(START_MS + 7, "Wanjiru 254733000111", what, "asked by 254733000111")
+    return moved(letter, status, action)
+
+
+def test_a_letter_is_told_when_it_is_filed_and_at_each_change_of_its_status_alone() -> None:
+    filed = _letter()
+    looked_at = replace(filed, due_at_ms=START_MS + 1)
+    revealed = _acted(looked_at, LetterStatus.WAITING, "revealed")
+    redriven = _acted(revealed, LetterStatus.REDRIVEN, "redriven")
+    changes = [(None, filed), (filed, looked_at), (looked_at, revealed), (revealed, redriven)]
+    told = [from_letter(old, new) for old, new in changes]
+    assert [_names(each) for each in told] == [["DeadLetterTriaged"], [], [], ["DeadLetterTriaged"]]
+    ids = [_detail(sent)["eventId"] for each in told for sent in each]
+    assert len(set(ids)) == 2
+    assert told[0] == from_letter(None, _letter())
+
+
+def test_a_letters_event_says_what_kind_of_trouble_it_is_and_nothing_of_anybodys() -> None:
+    (sent,) = from_letter(_letter(), _acted(_letter(), LetterStatus.PARKED, "parked"))
+    assert sent.destination is Destination.EVENT_BUS
+    detail = _detail(sent)
+    assert detail.pop("eventId")
+    assert detail == {
+        "schemaVersion": 1,
+        "letterId": "L-1",
+        "source": "TxQueue",
+        "class": "TRANSIENT",
+        "verdict": "parked",
+        "status": "parked",
+        "failure": "unfinished",
+        "fingerprint": _letter().fingerprint,
+        "agentId": AGENT,
+        "idempotencyKey": "k-1",
+        "attempt": 3,
+        "occurredAt": START_MS + 7,
+    }
+
+
+def test_no_two_letters_share_an_event_id_and_one_of_no_transaction_names_none() -> None:
+    credit = from_letter(None, _letter(samples.credit()))[0]
+    assert not {"agentId", "idempotencyKey", "attempt"} & _detail(credit).keys()
+    other = from_letter(None, _letter(letter_id="L-2"))[0]
+    assert _detail(credit)["eventId"] != _detail(other)["eventId"]

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.derive import Destination, Outgoing
 from relay.forward import forward
 from tests.fakes.memory import FakeClock, FakeEventBus, FakeQueue
+from wallet_ledger.derive import Destination, Outgoing
 from wallet_ledger.ports import OutgoingEvent, OutgoingMessage
 
 KINDS = st.sampled_from(list(Destination))

@@ -12,13 +12,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relay.derive import Destination
-from relay.stream import LETTER_BYTES_MAX, handle_batch
+from relay.stream import LETTER_BYTES_MAX, Tables, handle_batch
 from tests.fakes import samples
 from tests.fakes.memory import FakeClock, FakeEventBus, FakeQueue
 from tests.fakes.wire import Answer, Sent, Wire, error, ok
 from wallet_ledger.aws import clients, items
 from wallet_ledger.aws.messaging import EventBridgeBus, SqsQueue
+from wallet_ledger.derive import Destination
+from wallet_ledger.domain.letters import (
+    Arrival,
+    Budget,
+    Failure,
+    LetterStatus,
+    Original,
+    Source,
+    Standing,
+    diagnose,
+    opened,
+)
 from wallet_ledger.domain.transactions import OfflineTransaction, Status
 from wallet_ledger.ports import EventBus, OutgoingMessage, Queue
 from wallet_ledger.telemetry import logger
@@ -26,6 +37,7 @@ from wallet_ledger.telemetry import logger
 EVENTS = Path(__file__).parents[2] / "events"
 ENV = json.loads((EVENTS / "env.json").read_text())["RelayFunction"]
 OFFLINE_TX, WALLET_LEDGER = ENV["OFFLINE_TX_TABLE"], ENV["WALLET_LEDGER_TABLE"]
+DEAD_LETTERS = "wakala-DeadLetters"
 
 
 class Relay:
@@ -58,8 +70,7 @@ def _handle(
 ) -> list[str]:
     answer = handle_batch(
         records,
-        offline_tx_table=OFFLINE_TX,
-        wallet_ledger_table=WALLET_LEDGER,
+        tables=Tables(OFFLINE_TX, WALLET_LEDGER, DEAD_LETTERS),
         queues=queues,
         bus=bus,
         delivery_failures=failures,
@@ -127,6 +138,53 @@ def test_a_row_that_retention_purged_says_nothing_to_anybody() -> None:
     relay = Relay()
     assert relay.handle(_records("purged.json")) == []
     assert not relay.sent()
+
+
+def _letter_record(name: str, **images: Any) -> Any:
+    arn = f"arn:aws:dynamodb:us-east-1:000000000000:table/{DEAD_LETTERS}/stream/x"
+    change = {"Keys": {"id": {"S": name}}, "SequenceNumber": "7", **images}
+    return {"eventSourceARN": arn, "dynamodb": change}
+
+
+def _letter_item() -> dict[str, Any]:
+    arrival = Arrival(
+        letter_id="L-1",
+        source=Source.STREAM,
+        failure=Failure.LOST_RECORDS,
+        why="RetryAttemptsExhausted",
+        place="",
+        original=Original(),
+        body="{}",
+        subject=None,
+    )
+    diagnosis = diagnose(arrival.failure, Standing.OPEN, Budget())
+    return items.letter_item(opened(arrival, diagnosis, Budget(), preview="{}", now_ms=1))
+
+
+def test_of_the_dead_letters_table_only_letters_are_told() -> None:
+    relay, letter = Relay(), _letter_item()
+    assert items.read_letter(letter).status is LetterStatus.PARKED
+    waited = letter | {"status": {"S": "waiting"}}
+    budget = {"id": {"S": "subject#0f"}, "automatic": {"N": "1"}, "byHand": {"N": "0"}}
+    records = [
+        _letter_record("letter#L-1", NewImage=letter),
+        _letter_record("letter#L-1", OldImage=waited, NewImage=letter),
+        _letter_record("letter#L-1", OldImage=letter, NewImage=letter | {"dueAt": {"N": "9"}}),
+        _letter_record("letter#L-1", OldImage=letter),
+        _letter_record("record#L-1#0", NewImage={"id": {"S": "record#L-1#0"}}),
+        _letter_record("subject#0f", OldImage=budget, NewImage=budget),
+    ]
+    assert relay.handle(records) == []
+    assert relay.sent() == Counter(DeadLetterTriaged=2)
+
+
+def test_a_letter_that_cannot_be_understood_is_no_letter_again() -> None:
+    """It is in its table; as a letter again it would be filed, come here, and go round for ever."""
+    relay = Relay()
+    newer = _letter_item() | {"source": {"S": "Moon"}}
+    record = _letter_record("letter#L-1", NewImage=newer)
+    assert relay.handle([record, *_inserted(1)]) == []
+    assert relay.sent() == Counter(TxQueue=1)
 
 
 def test_c12_a_batch_that_comes_again_sends_the_same_messages_and_events() -> None:
@@ -250,7 +308,7 @@ JSON = st.recursive(
 
 @settings(max_examples=200, deadline=None)
 @given(
-    st.sampled_from([OFFLINE_TX, WALLET_LEDGER]),
+    st.sampled_from([OFFLINE_TX, WALLET_LEDGER, DEAD_LETTERS]),
     st.dictionaries(st.sampled_from(["NewImage", "OldImage", "Keys"]), JSON),
 )
 def test_no_record_whatever_it_holds_stops_the_shard(table: str, change: Any) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from ingest.accept import Accepted, accept_one
 from reconcile.settle import Dropped, Settlement, settle
-from relay.derive import Destination, from_row
 from relay.forward import forward
 from relay.sweep import Limits, Swept, sweep
 from tests.fakes import samples
@@ -26,6 +25,7 @@ from tests.fakes.memory import (
 )
 from tests.fakes.scripted import Call, Step, around, scripted, unavailable
 from tests.template import TEMPLATE
+from wallet_ledger.derive import Destination, from_row
 from wallet_ledger.domain.ids import IdempotencyKey
 from wallet_ledger.domain.refunds import requested
 from wallet_ledger.domain.transactions import (

@@ -1,10 +1,15 @@
-"""What a committed change of a row means to the outside: pure, and the same at every reading."""
+"""What a committed change of a row means to the outside: pure, and the same at every reading.
+
+The relay derives from a stream, and `wakala events replay` from what the tables hold later: one
+code, so that it is one event.
+"""
 
 from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
 from wallet_ledger.domain.ids import digest
+from wallet_ledger.domain.letters import Letter
 from wallet_ledger.domain.postings import Entry
 from wallet_ledger.domain.refunds import NO_CURRENCY
 from wallet_ledger.domain.transactions import OfflineTransaction, Status
@@ -90,6 +95,34 @@ def from_entry(entry: Entry) -> list[Outgoing]:
         case _:
             assert_never(entry.kind)
     content = event(detail_type, (entry.phone, entry.entry_id), detail)
+    return [Outgoing(Destination.EVENT_BUS, content)]
+
+
+def from_letter(old: Letter | None, new: Letter) -> list[Outgoing]:
+    """What a dead letter that was filed, or came to another status, sends.
+
+    Whoever looks at one, or reveals what is in it, moves nothing. No phone leaves here, nor what
+    people wrote, nor a preview: the event tells that there is something to be looked at.
+    """
+    if old is not None and old.status is new.status:
+        return []
+    content = event(
+        "DeadLetterTriaged",
+        (new.letter_id, new.revision),
+        {
+            "letterId": new.letter_id,
+            "source": new.source,
+            "class": new.letter_class,
+            "verdict": new.verdict,
+            "status": new.status,
+            "failure": new.failure,
+            "fingerprint": new.fingerprint,
+            "agentId": new.agent_id,
+            "idempotencyKey": new.idempotency_key,
+            "attempt": new.attempt,
+            "occurredAt": new.updated_at_ms,
+        },
+    )
     return [Outgoing(Destination.EVENT_BUS, content)]
 
 

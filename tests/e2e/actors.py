@@ -252,9 +252,51 @@ def log_lines(stack: Stack) -> Iterator[tuple[str, str]]:
                 yield group["logGroupName"], event["message"]
 
 
-def letters(stack: Stack, queue_url: str) -> list[dict[str, Any]]:
-    """Every message that waits in a queue, as JSON; they are taken out."""
-    return list(_drain(stack, queue_url))
+def ask_desk(stack: Stack, action: str, **members: Any) -> dict[str, Any]:
+    """What the desk of triage answers."""
+    answer = stack.session.client("lambda").invoke(
+        FunctionName=stack.output("TriageDeskFunctionName"),
+        Payload=json.dumps({"action": action, **members}),
+    )
+    told: dict[str, Any] = json.load(answer["Payload"])
+    assert "FunctionError" not in answer, told
+    return told
+
+
+def letters(stack: Stack, **wanted: Any) -> list[dict[str, Any]]:
+    """Every letter that triage keeps and that has these members, the first that came first."""
+    found: list[dict[str, Any]] = []
+    cursor = None
+    while True:
+        page = ask_desk(stack, "list", scope="all", cursor=cursor)
+        found += [each for each in page["letters"] if wanted.items() <= each.items()]
+        cursor = page["cursor"]
+        if cursor is None:
+            return sorted(found, key=lambda letter: letter["arrivedAt"])
+
+
+def revealed(stack: Stack, letter: dict[str, Any]) -> dict[str, Any]:
+    """A letter with its body and its history."""
+    asked = {"letterId": letter["letterId"], "reveal": True, "who": "e2e", "why": "to see it"}
+    shown: dict[str, Any] = ask_desk(stack, "show", **asked)["letter"]
+    return shown
+
+
+def letter_with(stack: Stack, text: str, **wanted: Any) -> dict[str, Any]:
+    """The letter whose body holds a text, once triage keeps it."""
+    others: set[str] = set()
+
+    def look() -> dict[str, Any] | None:
+        for letter in reversed(letters(stack, **wanted)):
+            if letter["letterId"] in others:
+                continue
+            shown = revealed(stack, letter)
+            if text in shown["body"]:
+                return shown
+            others.add(letter["letterId"])
+        return None
+
+    return eventually(look, f"a letter with {text!r}")
 
 
 def _drain(stack: Stack, queue_url: str) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,7 @@ from tests.e2e.actors import (
     Agent,
     BackOffice,
     away,
-    letters,
+    letter_with,
     log_lines,
     make_due,
     sweep,
@@ -42,13 +42,12 @@ def test_a_message_that_nobody_can_read_is_kept_and_does_not_block_its_phone(
     stack: Stack, agent: Agent, back_office: BackOffice, phone: str
 ) -> None:
     back_office.fund(phone, 100)
-    letters(stack, stack.output("DeliveryFailuresUrl"))
 
     _send(stack, phone, f"poison {phone}")
 
     _after_everything_before(agent, back_office, phone)
-    kept = letters(stack, stack.output("DeliveryFailuresUrl"))
-    assert [letter["record"]["body"] for letter in kept] == [f"poison {phone}"]
+    kept = letter_with(stack, phone, source="TxQueue", **{"class": "POISON"})
+    assert (kept["body"], kept["group"]) == (f"poison {phone}", phone)
 
 
 def test_a_lost_message_is_sent_again_by_the_sweep(

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.actors import Agent, BackOffice, letters
+from tests.e2e.actors import Agent, BackOffice, letter_with
 from wakala.home import checkout
 from wakala.stack import Stack
 
@@ -96,12 +96,8 @@ def test_refusals_say_why_and_reach_the_business_dead_letter_queue(
     assert agent.ended(dollars["idempotencyKey"])["reason"] == "CURRENCY_MISMATCH"
     assert back_office.balance(phone) == 100
     back_office.hear("TransactionFailed", idempotencyKey=too_much["idempotencyKey"])
-    letter = next(
-        letter
-        for letter in letters(stack, stack.output("FailedTxQueueUrl"))
-        if letter["idempotencyKey"] == too_much["idempotencyKey"]
-    )
-    assert letter["reason"] == "INSUFFICIENT_FUNDS"
+    letter = letter_with(stack, too_much["idempotencyKey"], source="FailedTxQueue")
+    assert (letter["why"], letter["status"]) == ("INSUFFICIENT_FUNDS", "noted")
 
 
 def test_a_refusal_is_final_even_when_the_wallet_is_funded_later(

@@ -1,0 +1,352 @@
+"""The deployed stack when what was accepted cannot be done, and somebody has to look after it."""
+
+import base64
+import json
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.e2e.actors import (
+    Agent,
+    BackOffice,
+    ask_desk,
+    away,
+    eventually,
+    letter_with,
+    letters,
+    log_lines,
+    revealed,
+    waiting,
+    wakala,
+)
+from wakala.stack import Stack
+
+
+def test_what_a_bad_deployment_left_behind_is_redriven_as_a_group(
+    stack: Stack, agent: Agent, other_agent: Agent, back_office: BackOffice, phone: str
+) -> None:
+    """The runbook's way: seen as one group, masked, held; mended; redriven; each debit once."""
+    back_office.fund(phone, 1_000)
+    sent = [
+        (who, who.transaction(phone, amount, idempotencyKey=f"{phone}-{who.agent_id}-{amount}"))
+        for who in (agent, other_agent)
+        for amount in (10, 20, 30)
+    ]
+    with impatient(stack), broken(stack, "reconcile"):
+        for who, transaction in sent:
+            assert who.submit(transaction).status_code == 202
+        held = [_held(stack, who, transaction) for who, transaction in sent]
+
+    assert {who.status(key(it)).json()["status"] for who, it in sent} == {"queued"}
+    assert {(letter["class"], letter["source"]) for letter in held} == {("NEVER_RAN", "TxQueue")}
+    (group,) = {letter["fingerprint"] for letter in held}
+    listed = wakala("dead-letters", "list", "--group", group, "--all", "--json").stdout
+    assert all(letter["letterId"] in listed for letter in held)
+    assert phone not in listed
+    would = json.loads(_redrive(group, "--dry-run"))
+    assert {who.status(key(it)).json()["status"] for who, it in sent} == {"queued"}
+
+    _redrive(group)
+    _redrive(group)
+
+    assert would
+    for who, transaction in sent:
+        assert who.ended(key(transaction))["status"] == "synced"
+    assert back_office.balance(phone) == 1_000 - 2 * (10 + 20 + 30)
+    for letter in held:
+        told = ask_desk(stack, "show", letterId=letter["letterId"])["letter"]
+        assert told["status"] == "redriven"
+        assert "redriven" in [line["what"] for line in told["history"]]
+        back_office.hear("DeadLetterTriaged", letterId=letter["letterId"], status="redriven")
+    assert json.loads(wakala("audit", "--json").stdout)["ok"] is True
+
+
+def test_a_bug_is_told_with_its_place_and_parked(
+    stack: Stack, agent: Agent, back_office: BackOffice, phone: str
+) -> None:
+    """A balance row that nobody could have written: reconcile raises, and says where."""
+    back_office.fund(phone, 100)
+    sent = agent.transaction(phone, 60)
+    with receives_max(stack, "reconcile", 1), balance_status(stack, phone, "odd"):
+        agent.submit(sent)
+        letter = _held(stack, agent, sent)
+
+    assert (letter["class"], letter["verdict"], letter["status"]) == ("BUG", "parked", "parked")
+    assert (letter["why"], letter["failure"]) == ("ValueError", "violated")
+    assert letter["place"].endswith(".py __call__") or ".py " in letter["place"]
+    back_office.hear("TransactionHeld", idempotencyKey=key(sent))
+
+    done = wakala("dead-letters", "redrive", letter["letterId"], "--why", "row mended", "--json")
+
+    assert "redriven" in done.stdout
+    assert agent.ended(key(sent))["status"] == "synced"
+    assert back_office.balance(phone) == 40
+
+
+def test_the_clock_redrives_by_itself_what_never_ran(
+    stack: Stack, back_office: BackOffice, phone: str
+) -> None:
+    """A credit: it is in no table until it is posted, so its letter is all there is of it."""
+    back_office.change_status(phone, "active")
+    credit_id = str(uuid.uuid4())
+    with impatient(stack), broken(stack, "reconcile"):
+        back_office.ask(
+            "WalletCreditRequested", phone=phone, amount=70, source="bank", creditId=credit_id
+        )
+        letter = letter_with(stack, credit_id, source="TxQueue")
+    assert (letter["class"], letter["verdict"]) == ("NEVER_RAN", "auto_redrive")
+    _make_due(stack, letter)
+
+    ask_desk(stack, "due")
+
+    eventually(lambda: back_office.balance(phone) == 70 or None, "the credit")
+    told = ask_desk(stack, "show", letterId=letter["letterId"])["letter"]
+    assert (told["status"], told["budget"]["automatic"]) == ("redriven", 1)
+
+
+def test_a_discarded_transaction_is_refused_for_good(
+    stack: Stack, agent: Agent, back_office: BackOffice, phone: str
+) -> None:
+    back_office.fund(phone, 100)
+    sent = agent.transaction(phone, 60)
+    letter = _die(stack, agent, sent)
+
+    wakala("dead-letters", "discard", letter["letterId"], "--why", "asked by the agent", "--json")
+
+    told = agent.ended(key(sent))
+    assert (told["status"], told["reason"]) == ("failed", "DISCARDED")
+    back_office.hear("TransactionFailed", idempotencyKey=key(sent), reason="DISCARDED")
+    again = wakala("dead-letters", "redrive", letter["letterId"], "--why", "x", check=False)
+    assert "already_terminal" in again.stdout + again.stderr
+    assert agent.submit(sent).json()["status"] == "failed"
+    assert back_office.balance(phone) == 100
+
+
+def test_a_held_transaction_can_be_cancelled_and_its_letter_closes(
+    stack: Stack, agent: Agent, back_office: BackOffice, phone: str
+) -> None:
+    back_office.fund(phone, 100)
+    sent = agent.transaction(phone, 60)
+    letter = _die(stack, agent, sent)
+
+    assert agent.refund(key(sent)).json()["status"] == "cancelled"
+    _make_due(stack, letter)
+    ask_desk(stack, "due")
+
+    told = ask_desk(stack, "show", letterId=letter["letterId"])["letter"]
+    assert told["status"] == "closed"
+    assert back_office.balance(phone) == 100
+
+
+def test_a_letter_of_what_is_settled_closes_by_itself(
+    stack: Stack, agent: Agent, back_office: BackOffice, phone: str
+) -> None:
+    """C11, C48: and redriving it moves nothing."""
+    back_office.fund(phone, 100)
+    sent = agent.transaction(phone, 60)
+    with away(stack, "reconcile"):
+        agent.submit(sent)
+        (body,) = waiting(stack, stack.output("TxQueueUrl"), phone, 1)
+    agent.ended(key(sent))
+
+    _put(stack, "TxDlqUrl", body, phone)
+
+    letter = letter_with(stack, key(sent), source="TxQueue")
+    assert (letter["class"], letter["status"]) == ("NEVER_RAN", "closed")
+    tried = {"letterIds": [letter["letterId"]], "who": "e2e", "why": "to see"}
+    assert ask_desk(stack, "redrive", **tried)["results"][0]["outcome"] == "already_terminal"
+    assert "already terminal" in revealed(stack, letter)["history"][-2]["what"]
+    assert back_office.balance(phone) == 40
+
+
+def test_a_refund_that_its_queue_gave_up_is_redriven_once(
+    stack: Stack, agent: Agent, back_office: BackOffice, phone: str
+) -> None:
+    back_office.fund(phone, 100)
+    sent = agent.transaction(phone, 60)
+    agent.submit(sent)
+    agent.ended(key(sent))
+    refund = {"agentId": sent["agentId"], "idempotencyKey": key(sent), "phone": phone}
+    refund |= {"v": 1, "refundId": "by-hand", "reason": "wrong shop", "requestedBy": "desk"}
+    _put(stack, "RefundDlqUrl", json.dumps(refund), phone)
+    letter = letter_with(stack, key(sent), source="RefundQueue")
+
+    tried = {"letterIds": [letter["letterId"]], "who": "e2e", "why": "to see"}
+    outcomes = [ask_desk(stack, "redrive", **tried)["results"][0]["outcome"] for _ in range(2)]
+
+    assert outcomes == ["redriven", "already_redriven"]
+    back_office.hear("RefundCompleted", idempotencyKey=key(sent), refundId="by-hand")
+    assert back_office.balance(phone) == 100
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "{{bad {phone}",
+        "null",
+        "[]",
+        '"call {phone}"',
+        "[" * 100_000,
+        "base64 of the phone",
+        '{{"phone": "{phone}", "amount": {phone}, "note": "{phone}"}}',
+    ],
+    ids=["broken", "null", "list", "string", "nested", "base64", "object"],
+)
+def test_whatever_falls_into_the_letter_queue_is_kept_and_shown_masked(
+    stack: Stack, phone: str, body: str
+) -> None:
+    """C49."""
+    body = body.format(phone=phone) if "{" in body else body
+    if body.startswith("base64"):
+        body = base64.b64encode(phone.encode()).decode()
+    before = {letter["letterId"] for letter in letters(stack, failure="unrecognised")}
+
+    _put(stack, "DeliveryFailuresUrl", body, None)
+
+    def look() -> dict[str, Any] | None:
+        found = letters(stack, failure="unrecognised")
+        return next((each for each in found if each["letterId"] not in before), None)
+
+    letter = eventually(look, "the letter")
+    assert (letter["class"], letter["status"]) == ("POISON", "parked")
+    assert phone not in json.dumps(ask_desk(stack, "show", letterId=letter["letterId"]))
+    assert body not in letter["preview"] or body in ("null", "[]")
+    shown = revealed(stack, letter)
+    assert shown["body"] == body
+    assert shown["history"][-1]["what"] == "revealed"
+    wakala("dead-letters", "discard", letter["letterId"], "--why", "a test's", "--json")
+
+
+def test_no_phone_gets_into_a_log_of_triage(stack: Stack) -> None:
+    """P12, C49."""
+    lines = [(group, line) for group, line in log_lines(stack) if "-triage" in group]
+    assert len(lines) > 10
+    assert not [group for group, line in lines if "254712" in line]
+
+
+def key(transaction: dict[str, Any]) -> str:
+    """Of a request that was sent."""
+    return str(transaction["idempotencyKey"])
+
+
+@contextmanager
+def impatient(stack: Stack) -> Iterator[None]:
+    """TxQueue gives a message up after one receive of a second, not after ten of a minute."""
+    url = stack.output("TxQueueUrl")
+    names: Any = ["VisibilityTimeout", "RedrivePolicy"]
+    before = stack.sqs.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"]
+    policy = json.loads(before["RedrivePolicy"]) | {"maxReceiveCount": 1}
+    quick: Any = {"VisibilityTimeout": "1", "RedrivePolicy": json.dumps(policy)}
+    stack.sqs.set_queue_attributes(QueueUrl=url, Attributes=quick)
+    try:
+        yield
+    finally:
+        stack.sqs.set_queue_attributes(QueueUrl=url, Attributes=before)  # type: ignore[arg-type]
+
+
+@contextmanager
+def broken(stack: Stack, function: str) -> Iterator[None]:
+    """A deployment whose function does not even import."""
+    with configured(stack, function, Handler=f"{function}.nowhere.handle"):
+        yield
+
+
+@contextmanager
+def receives_max(stack: Stack, function: str, number: int) -> Iterator[None]:
+    """A function that puts aside on its `number`-th receive."""
+    client = stack.session.client("lambda")
+    found = client.get_function_configuration(FunctionName=f"{stack.name}-{function}")
+    variables = found["Environment"]["Variables"] | {"RECEIVES_MAX": str(number)}
+    with configured(stack, function, Environment={"Variables": variables}):
+        yield
+
+
+@contextmanager
+def configured(stack: Stack, function: str, **changed: Any) -> Iterator[None]:
+    """A function configured otherwise, and put back as it was."""
+    client, name = stack.session.client("lambda"), f"{stack.name}-{function}"
+    found = client.get_function_configuration(FunctionName=name)
+    client.update_function_configuration(FunctionName=name, **changed)
+    try:
+        yield
+    finally:
+        variables = {"Variables": found["Environment"]["Variables"]}
+        client.update_function_configuration(
+            FunctionName=name, Handler=found["Handler"], Environment=variables
+        )
+
+
+@contextmanager
+def balance_status(stack: Stack, phone: str, status: str) -> Iterator[None]:
+    """A balance row with a status that no code of ours has written."""
+
+    def write(value: str) -> None:
+        stack.dynamodb.update_item(
+            TableName=stack.output("WalletLedgerTable"),
+            Key={"phone": {"S": phone}, "txId": {"S": "balance"}},
+            UpdateExpression="SET #status = :status",
+            ExpressionAttributeNames={"#status": "status"},
+            ExpressionAttributeValues={":status": {"S": value}},
+        )
+
+    write(status)
+    try:
+        yield
+    finally:
+        write("active")
+
+
+def _die(stack: Stack, agent: Agent, transaction: dict[str, Any]) -> dict[str, Any]:
+    """Let a transaction's message die, and return its letter."""
+    with impatient(stack), broken(stack, "reconcile"):
+        agent.submit(transaction)
+        return _held(stack, agent, transaction)
+
+
+def _held(stack: Stack, agent: Agent, transaction: dict[str, Any]) -> dict[str, Any]:
+    """The letter that holds a transaction, once there is one."""
+
+    def look() -> dict[str, Any] | None:
+        answer = stack.dynamodb.get_item(
+            TableName=stack.output("OfflineTxTable"),
+            Key={
+                "agentId": {"S": agent.agent_id},
+                "idempotencyKey": {"S": key(transaction)},
+            },
+            ConsistentRead=True,
+        )
+        holder = answer["Item"].get("heldBy")
+        return holder and ask_desk(stack, "show", letterId=holder["S"])["letter"]  # type: ignore[return-value]
+
+    return eventually(look, "a letter that holds the transaction")
+
+
+def _redrive(group: str, *options: str) -> str:
+    done = wakala(
+        *("dead-letters", "redrive", "--group", group, "--why", "reconcile is mended"),
+        *("--yes", "--rate", "100", "--json", *options),
+    )
+    return done.stdout
+
+
+def _make_due(stack: Stack, letter: dict[str, Any]) -> None:
+    """As if its time had come."""
+    stack.dynamodb.update_item(
+        TableName=stack.output("DeadLettersTable"),
+        Key={"id": {"S": f"letter#{letter['letterId']}"}},
+        UpdateExpression="SET dueAt = :now",
+        ConditionExpression="attribute_exists(openShard)",
+        ExpressionAttributeValues={":now": {"N": "1"}},
+    )
+
+
+def _put(stack: Stack, queue: str, body: str, group: str | None) -> None:
+    fifo = {"MessageGroupId": group, "MessageDeduplicationId": str(uuid.uuid4())}
+    stack.sqs.send_message(
+        QueueUrl=stack.output(queue),
+        MessageBody=body,
+        **(fifo if group else {}),  # type: ignore[arg-type]
+    )

@@ -123,10 +123,10 @@ class DynamoDeadLetters:
         """One page of one shard of the index that `ask` names."""
         values: dict[str, Any] = {":shard": {"S": items.letter_shard_key(ask.shard)}}
         if ask.open_only:
-            index, condition = items.OPEN_LETTERS_INDEX, "openShard = :shard"
+            index, key, condition = items.OPEN_LETTERS_INDEX, "openShard", "#shard = :shard"
         else:
-            index = items.ALL_LETTERS_INDEX
-            condition = "shard = :shard AND arrivedAt BETWEEN :from AND :until"
+            index, key = items.ALL_LETTERS_INDEX, "shard"
+            condition = "#shard = :shard AND arrivedAt BETWEEN :from AND :until"
             values |= {
                 ":from": {"N": str(ask.arrived_from_ms)},
                 ":until": {"N": str(ask.arrived_until_ms)},
@@ -135,6 +135,7 @@ class DynamoDeadLetters:
             "TableName": self._table,
             "IndexName": index,
             "KeyConditionExpression": condition,
+            "ExpressionAttributeNames": {"#shard": key},
             "ExpressionAttributeValues": values,
             "Limit": ask.limit,
         }

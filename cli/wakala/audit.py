@@ -3,15 +3,16 @@
 Reading a moving system must not give false alarms, so everything is read in the order in which
 the system cannot contradict it: the row before its entry (they are written together, so what a
 row says is in the ledger by then), a wallet's balance before its entries (all entries up to its
-version are there by then; later ones are left out). What still looks wrong is read again, row,
-entry and running total in one transaction, and its refunds between two such reads that agree,
-before it counts.
+version are there by then; later ones are left out), a held row before its letter. What still looks
+wrong is read again, row, entry, running total and letter in one transaction, and its refunds
+between two such reads that agree, before it counts. What somebody has edited so that nobody can
+read it is named, and ends no audit.
 """
 
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -21,6 +22,7 @@ from wakala.stack import Stack
 from wakala.wallets import find, wallet_items
 from wallet_ledger.aws import items
 from wallet_ledger.domain.ids import AgentId, Currency, EntryId, IdempotencyKey, Phone
+from wallet_ledger.domain.letters import Letter
 from wallet_ledger.domain.postings import Entry
 from wallet_ledger.domain.transactions import OfflineTransaction, Reason, Status, open_shard
 from wallet_ledger.domain.wallets import Posted, Rejected, Wallet
@@ -47,6 +49,8 @@ SETTLED = frozenset(
 )
 SWEPT = frozenset({Status.QUEUED, Status.REFUND_REQUESTED})
 """Statuses under which the system still owes a row something, so that the sweep must see it."""
+UNTOLD = SWEPT | {Status.HELD, Status.CANCELLED, Status.EXPIRED}
+"""Statuses that say what no entry does: a row that was forgotten under one could be debited."""
 
 READS_MAX = 10
 """Reads of one suspect until two agree: each that does not is a refund of that debit."""
@@ -57,10 +61,16 @@ type TransactionId = tuple[AgentId, IdempotencyKey]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of OfflineTx, and the partition of the open index that it really is in, if any."""
+    """A row of OfflineTx, and the partition of the open index that it really is in, if any.
+
+    `purge_at_s`: when it is deleted, epoch seconds. `letter`: of a held row the letter that it
+    names, None for one that is not kept.
+    """
 
     transaction: OfflineTransaction
     shard: str | None
+    purge_at_s: int | None = None
+    letter: Letter | None = None
 
     @property
     def id(self) -> TransactionId:
@@ -149,10 +159,11 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was checked and what was found, per promise."""
+    """What was checked and what was found, per promise; `held`: transactions in triage's hands."""
 
     checked: Mapping[str, int]
     violations: Sequence[Violation]
+    held: int = 0
 
     @property
     def ok(self) -> bool:
@@ -167,6 +178,7 @@ class Report:
         """What scripts get."""
         return {
             "ok": self.ok,
+            "held": self.held,
             "promises": [
                 {
                     "id": promise,
@@ -191,6 +203,7 @@ class Audit:
     purges: bool = False
     checked: Counter[str] = field(default_factory=Counter)
     violations: list[Violation] = field(default_factory=list)
+    held_rows: int = 0
     held_minor: Counter[Currency] = field(default_factory=Counter)
     moved_minor: Counter[tuple[Currency, str]] = field(default_factory=Counter)
 
@@ -222,8 +235,10 @@ class Audit:
             found += [
                 *_tells_what_went_back(row, given, purges=self.purges),
                 *_ended(row, self.now_s),
+                *_is_remembered(row),
                 *_answers_the_ledger(row, entry, purges=self.purges),
                 *_in_one_place(row),
+                *_in_the_hands_of_its_letter(row),
             ]
         return found
 
@@ -234,6 +249,12 @@ class Audit:
         self.checked["P4"] += posted
         for promise in ("P5", "P6", "P8"):
             self.checked[promise] += row is not None
+        self.held_rows += row is not None and row.transaction.status is Status.HELD
+
+    def note_unreadable(self, transaction: TransactionId) -> None:
+        """P8 on a row that says nothing: it is in no place."""
+        what = "no row that anybody can read"
+        self.violations.append(Violation("P8", what, transaction=transaction))
 
     def report(self) -> Report:
         """The verdict, with P9 over all wallets."""
@@ -244,15 +265,20 @@ class Audit:
             if held != moved:
                 what = f"wallets hold {held} {currency}, and {moved} came in and stayed"
                 self.violations.append(Violation("P9", what))
-        return Report(self.checked, self.violations)
+        return Report(self.checked, self.violations, self.held_rows)
 
 
 def audit(stack: Stack, now_s: int, progress: Callable[[str], None]) -> Report:
-    """Read both tables and check every promise. Holds the rows of OfflineTx in memory."""
+    """Read the tables and check every promise. Holds the rows of OfflineTx in memory."""
     tally = Audit(now_s, purges=stack.parameter("RetentionDays") != "0")
     rows: defaultdict[Phone, dict[TransactionId, Row]] = defaultdict(dict)
+    unreadable: set[TransactionId] = set()
     for each in _rows(stack):
-        rows[each.transaction.phone][each.id] = each
+        if isinstance(each, Row):
+            rows[each.transaction.phone][each.id] = each
+        else:
+            tally.note_unreadable(each)
+            unreadable.add(each)
     phones = sorted(rows.keys() | _ledger_phones(stack))
     suspects: list[tuple[Phone, TransactionId]] = []
     for n, phone in enumerate(phones, start=1):
@@ -263,8 +289,9 @@ def audit(stack: Stack, now_s: int, progress: Callable[[str], None]) -> Report:
         tally.check_books(books)
         debits = {_transaction_id(e): e for e in books.entries if _is_debit(e)}
         given_back = books.given_back()
-        for found in sorted(rows[phone].keys() | debits.keys() | given_back.keys()):
-            row, entry = rows[phone].get(found), debits.get(found)
+        known = rows[phone].keys() | debits.keys() | given_back.keys()
+        for found in sorted(known - unreadable):
+            row, entry = _with_letter(stack, rows[phone].get(found)), debits.get(found)
             tally.count_transaction(row, entry)
             if tally.check_transaction(row, entry, given_back.get(found, NOTHING)):
                 suspects.append((phone, found))
@@ -290,6 +317,9 @@ def render(report: Report, *, reveal: bool = False) -> RenderableType:
     if len(report.violations) > SHOWN_MAX:
         lines.append(f"… and {len(report.violations) - SHOWN_MAX} more (--json has them all)")
     verdict = "[green]All promises hold.[/]" if report.ok else "[bold red]A promise is broken.[/]"
+    if report.held:
+        held = f"{report.held:,} transaction{'' if report.held == 1 else 's'}"
+        verdict += f" Triage holds {held}: wakala dead-letters list"
     return Group(*lines, verdict)
 
 
@@ -419,6 +449,15 @@ def _ended(row: Row, now_s: int) -> Iterator[Violation]:
         yield _row_violation("P5", row, f"it is {asked.status} with a refund that nobody sends")
 
 
+def _is_remembered(row: Row) -> Iterator[Violation]:
+    """A row that no entry tells of is kept for good: its key must not come as a new one."""
+    asked = row.transaction
+    untold = asked.status in UNTOLD or asked.reason == Reason.DISCARDED
+    if row.purge_at_s is not None and untold:
+        what = f"it is {asked.status}, which no entry tells of, and is to be purged"
+        yield _row_violation("P5", row, what)
+
+
 def _answers_the_ledger(row: Row, entry: Entry | None, *, purges: bool) -> Iterator[Violation]:
     asked = row.transaction
     own = entry is not None and entry.fingerprint == asked.fingerprint
@@ -443,6 +482,27 @@ def _in_one_place(row: Row) -> Iterator[Violation]:
     if row.shard != expected:
         where = "in the index of open rows" if row.shard else "out of the sweep's sight"
         yield _row_violation("P8", row, f"it is {status} and {where}")
+
+
+def _in_the_hands_of_its_letter(row: Row) -> Iterator[Violation]:
+    """A held row waits for its letter, which is open and of this very sending; no other row does.
+
+    An open letter may well outlive its hold: it is closed when it is looked at next.
+    """
+    asked, letter = row.transaction, row.letter
+    if asked.status is not Status.HELD:
+        if asked.held_by is not None:
+            what = f"it is {asked.status}, and names {asked.held_by} as the letter that holds it"
+            yield _row_violation("P8", row, what)
+    elif letter is None:
+        named = asked.held_by or "none"
+        yield _row_violation("P5", row, f"it is held by a letter that is not kept: {named}")
+    elif not letter.status.is_open:
+        what = f"it is held by {letter.letter_id}, which is {letter.status}"
+        yield _row_violation("P5", row, what)
+    elif (letter.agent_id, letter.idempotency_key, letter.attempt) != (*row.id, asked.attempt):
+        what = f"it is held by {letter.letter_id}, which is of another debit or attempt"
+        yield _row_violation("P8", row, what)
 
 
 def _signed(entry: Entry) -> int:
@@ -480,16 +540,46 @@ def _row_violation(promise: str, row: Row, what: str) -> Violation:
 # --- reading -------------------------------------------------------------------------------
 
 
-def _rows(stack: Stack) -> Iterator[Row]:
+def _rows(stack: Stack) -> Iterator[Row | TransactionId]:
+    """Every row; of one that nobody can read, agent and key."""
     pages = stack.dynamodb.get_paginator("scan").paginate(
         TableName=stack.output("OfflineTxTable"), ConsistentRead=True
     )
     for page in pages:
-        yield from map(_row, page["Items"])
+        for item in page["Items"]:
+            agent_id, key = item["agentId"]["S"], item["idempotencyKey"]["S"]
+            yield _if_readable(_row, item) or (AgentId(agent_id), IdempotencyKey(key))
 
 
 def _row(item: Mapping[str, Any]) -> Row:
-    return Row(items.read_offline_tx(item), item.get("openShard", {}).get("S"))
+    purge_at = item.get("purgeAt", {}).get("N")
+    return Row(
+        items.read_offline_tx(item),
+        item.get("openShard", {}).get("S"),
+        None if purge_at is None else int(purge_at),
+    )
+
+
+def _with_letter(stack: Stack, row: Row | None) -> Row | None:
+    """A held row with its letter as of now, so later than the row."""
+    if row is None or row.transaction.status is not Status.HELD or not row.transaction.held_by:
+        return row
+    answer = stack.dynamodb.get_item(
+        TableName=stack.output("DeadLettersTable"),
+        Key=items.letter_key(row.transaction.held_by),
+        ConsistentRead=True,
+    )
+    return replace(row, letter=_if_readable(items.read_letter, answer.get("Item")))
+
+
+def _if_readable[Read](
+    read: Callable[[Mapping[str, Any]], Read], item: Mapping[str, Any] | None
+) -> Read | None:
+    """What an item says; None where there is none, or somebody has edited it."""
+    try:
+        return None if item is None else read(item)
+    except (KeyError, ValueError):
+        return None
 
 
 def _ledger_phones(stack: Stack) -> set[Phone]:
@@ -500,10 +590,14 @@ def _ledger_phones(stack: Stack) -> set[Phone]:
 
 
 def _read_books(stack: Stack, phone: Phone) -> Books:
-    wallet = find(stack, phone)  # before the entries: see above
     entries: list[Entry] = []
     totals: dict[TransactionId, int] = {}
     strange: list[EntryId] = []
+    wallet: Wallet | None = None
+    try:
+        wallet = find(stack, phone)  # before the entries: see above
+    except (KeyError, ValueError):
+        strange.append(items.BALANCE)
     for item in wallet_items(stack, phone):
         try:
             original = _original_of_total(item["txId"]["S"])
@@ -545,19 +639,38 @@ def _read_together(
 def _read_at_once(
     stack: Stack, phone: Phone, transaction: TransactionId
 ) -> tuple[Row | None, Entry | None, int]:
+    """Row with its letter, entry and total; which letter it is only the row tells."""
+    held_by: str | None = None
+    for _ in range(READS_MAX - 1):
+        found = _read_with_letter(stack, phone, transaction, held_by)
+        named = found[0].transaction.held_by if found[0] else None
+        if named is None or named == held_by:
+            return found
+        held_by = named
+    return _read_with_letter(stack, phone, transaction, held_by)
+
+
+def _read_with_letter(
+    stack: Stack, phone: Phone, transaction: TransactionId, held_by: str | None
+) -> tuple[Row | None, Entry | None, int]:
     ledger = stack.output("WalletLedgerTable")
     keys = [
         (stack.output("OfflineTxTable"), items.offline_tx_key(*transaction)),
         (ledger, items.ledger_key(phone, items.debit_entry_id(*transaction))),
         (ledger, items.ledger_key(phone, items.refund_total_id(*transaction))),
     ]
+    if held_by is not None:
+        keys.append((stack.output("DeadLettersTable"), items.letter_key(held_by)))
     request: Any = [{"Get": {"TableName": table, "Key": key}} for table, key in keys]
     answer = _get_together(stack, request)
-    row, entry, total = (each.get("Item") for each in answer["Responses"])
+    row, entry, total, *letters = (each.get("Item") for each in answer["Responses"])
+    read_row = _if_readable(_row, row)
+    if read_row is not None and read_row.transaction.held_by == held_by and letters:
+        read_row = replace(read_row, letter=_if_readable(items.read_letter, letters[0]))
     return (
-        _row(row) if row else None,
-        items.read_entry(entry) if entry else None,
-        items.read_refund_total(total) if total else 0,
+        read_row,
+        _if_readable(items.read_entry, entry),
+        _if_readable(items.read_refund_total, total) or 0,
     )
 
 
@@ -580,4 +693,5 @@ def _refunds(stack: Stack, phone: Phone, transaction: TransactionId) -> list[Ent
             ":refunds": {"S": items.refund_id_entry(*transaction, "")},
         },
     )
-    return [items.read_entry(item) for page in pages for item in page["Items"]]
+    found = (_if_readable(items.read_entry, item) for page in pages for item in page["Items"])
+    return [entry for entry in found if entry is not None]

@@ -1,7 +1,8 @@
 """The audit on hand-made books: silent on sound ones, and each violation found by its promise."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from wakala.audit import (
     Audit,
     Books,
     GivenBack,
+    Report,
     Row,
     TransactionId,
     audit,
@@ -21,6 +23,23 @@ from wakala.output import out
 from wakala.stack import Stack
 from wallet_ledger.aws import items
 from wallet_ledger.domain.ids import AgentId, Currency, EntryId, Fingerprint, IdempotencyKey, Phone
+from wallet_ledger.domain.letters import (
+    Action,
+    Arrival,
+    Budget,
+    Failure,
+    Letter,
+    LetterStatus,
+    Original,
+    Source,
+    Standing,
+    diagnose,
+    discarded,
+    held,
+    moved,
+    opened,
+    released,
+)
 from wallet_ledger.domain.postings import Entry, NewEntry
 from wallet_ledger.domain.refunds import Post, Refund, Reject, Seen, cancelled, decide_refund
 from wallet_ledger.domain.transactions import (
@@ -71,6 +90,24 @@ def placed(transaction: OfflineTransaction) -> Row:
     is_open = transaction.status in (Status.QUEUED, Status.REFUND_REQUESTED)
     shard = open_shard(transaction.agent_id, transaction.idempotency_key)
     return Row(transaction, items.open_shard_key(shard) if is_open else None)
+
+
+def letter_of(asked: Debit, letter_id: str = "L-1") -> Letter:
+    """The letter that triage keeps of a debit whose queue gave it up."""
+    original = Original("m-1", PHONE, "d-1", 9, NOW_MS)
+    unexplained = (Source.TX_QUEUE, Failure.UNEXPLAINED, "", "")
+    arrival = Arrival(letter_id, *unexplained, original, body="{}", subject=asked)
+    diagnosis = diagnose(Failure.UNEXPLAINED, Standing.OPEN, Budget())
+    return opened(arrival, diagnosis, Budget(), preview="{}", now_ms=NOW_MS)
+
+
+def dealt_with(letter: Letter, status: LetterStatus) -> Letter:
+    """The letter after somebody has acted on it."""
+    return moved(letter, status, Action(NOW_MS, "ann", str(status), "because"))
+
+
+LETTER = letter_of(debit("k-1", 300))
+HELD = replace(placed(held(row("k-1", 300, Status.QUEUED), "L-1", NOW_MS)), letter=LETTER)
 
 
 def books_of(*movements: Movement) -> Books:
@@ -450,7 +487,6 @@ def test_p6_a_status_that_the_ledger_denies(
     [
         (Status.FAILED, Reason.DISCARDED, None),
         (Status.EXPIRED, None, None),
-        (Status.HELD, None, None),
     ],
 )
 def test_p6_an_end_that_needs_no_entry_is_sound(
@@ -481,6 +517,93 @@ def test_p8_a_settled_row_that_the_sweep_still_sees() -> None:
     assert broken_by_transaction(seen, SETTLED) == ["P8"]
 
 
+# --- P5, P8: held rows ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [LetterStatus.WAITING, LetterStatus.PARKED])
+def test_a_row_that_its_open_letter_holds_is_sound(status: LetterStatus) -> None:
+    letter = LETTER if status is LetterStatus.WAITING else dealt_with(LETTER, status)
+    assert letter.status is status
+    assert broken_by_transaction(replace(HELD, letter=letter), None) == []
+
+
+def test_what_becomes_of_a_held_row_is_sound() -> None:
+    for after in (
+        released(HELD.transaction, NOW_MS),
+        discarded(HELD.transaction, NOW_MS),
+        cancelled(HELD.transaction, "full", NOW_MS),
+    ):
+        assert broken_by_transaction(placed(after), None) == []
+
+
+def test_p5_a_held_row_whose_letter_is_not_kept() -> None:
+    assert broken_by_transaction(replace(HELD, letter=None), None) == ["P5"]
+    nobodys = replace(HELD.transaction, held_by=None)
+    assert broken_by_transaction(placed(nobodys), None) == ["P5"]
+
+
+@pytest.mark.parametrize("status", [each for each in LetterStatus if not each.is_open])
+def test_p5_a_held_row_whose_letter_is_dealt_with(status: LetterStatus) -> None:
+    done = replace(HELD, letter=dealt_with(LETTER, status))
+    assert broken_by_transaction(done, None) == ["P5"]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        replace(debit("k-1", 300), agent_id=AgentId("AG-002")),
+        debit("k-2", 300),
+        replace(debit("k-1", 300), attempt=2),
+    ],
+)
+def test_p8_a_held_row_whose_letter_is_of_another_sending(asked: Debit) -> None:
+    assert broken_by_transaction(replace(HELD, letter=letter_of(asked)), None) == ["P8"]
+
+
+def test_p8_a_held_row_that_the_sweep_still_sees() -> None:
+    shard = placed(row("k-1", 300, Status.QUEUED)).shard
+    assert broken_by_transaction(replace(HELD, shard=shard), None) == ["P8"]
+
+
+@pytest.mark.parametrize(
+    ("status", "found"), [(Status.QUEUED, None), (Status.SYNCED, SETTLED), (Status.EXPIRED, None)]
+)
+def test_p8_a_row_that_is_not_held_and_names_a_letter(status: Status, found: Entry | None) -> None:
+    named = replace(row("k-1", 300, status), held_by="L-1")
+    assert broken_by_transaction(placed(named), found) == ["P8"]
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (Status.QUEUED, None),
+        (Status.FAILED, Reason.DISCARDED),
+        (Status.CANCELLED, None),
+        (Status.EXPIRED, None),
+    ],
+)
+def test_p5_a_row_that_no_entry_tells_of_and_that_is_to_be_purged(
+    status: Status, reason: str | None
+) -> None:
+    kept = placed(row("k-1", 300, status, reason))
+    assert broken_by_transaction(kept, None) == []
+    assert broken_by_transaction(replace(kept, purge_at_s=NOW_S), None) == ["P5"]
+    assert broken_by_transaction(replace(HELD, purge_at_s=NOW_S), None) == ["P5"]
+
+
+def test_a_row_that_an_entry_tells_of_may_be_purged() -> None:
+    assert broken_by_transaction(replace(ROWS["k-1"], purge_at_s=NOW_S), SETTLED) == []
+    assert broken_by_transaction(replace(ROWS["k-2"], purge_at_s=NOW_S), REFUSED) == []
+
+
+def test_held_rows_are_counted() -> None:
+    tally = Audit(NOW_S)
+    for each in (HELD, ROWS["k-2"], HELD, None):
+        tally.count_transaction(each, None)
+    assert tally.report().held == 2
+    assert tally.report().view()["held"] == 2
+
+
 # --- reading a moving system ----------------------------------------------------------------
 
 
@@ -495,6 +618,7 @@ class Reads:
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> Stack:
         monkeypatch.setattr(audit_module, "_rows", lambda _: iter(self.rows))
+        monkeypatch.setattr(audit_module, "_with_letter", lambda _, row: row)
         monkeypatch.setattr(audit_module, "_ledger_phones", lambda _: {PHONE})
         monkeypatch.setattr(audit_module, "_read_books", lambda *_: self.books.pop(0))
         monkeypatch.setattr(audit_module, "_read_together", self.read_together)
@@ -601,6 +725,131 @@ def test_refunds_that_are_posted_while_a_suspect_is_read_again_are_no_violation(
     assert together[2].total_minor == 250
 
 
+class Stored:
+    """A DynamoDB client on three tables; `between` happens before each transaction of reads."""
+
+    exceptions = Tables.exceptions
+
+    def __init__(self, *rows: Mapping[str, Any], ledger: Sequence[Mapping[str, Any]] = ()) -> None:
+        self.tables: dict[str, list[Mapping[str, Any]]] = {
+            "rows": [*rows],
+            "ledger": [*ledger],
+            "letters": [],
+        }
+        self.between: list[list[Mapping[str, Any]]] = []
+        self.asked: list[str] = []
+
+    def client(self, *_: object, **__: object) -> "Stored":
+        return self
+
+    def stack(self) -> Stack:
+        names = {"OfflineTxTable": "rows", "WalletLedgerTable": "ledger"}
+        outputs = names | {"DeadLettersTable": "letters"}
+        return Stack("s", "r", None, self, outputs, {"RetentionDays": "0"})
+
+    def get_item(self, TableName: str, Key: object, ConsistentRead: bool) -> dict[str, Any]:  # noqa: N803
+        assert ConsistentRead
+        self.asked.append(TableName)
+        return self._get(TableName, Key)
+
+    def transact_get_items(self, TransactItems: list[Any]) -> dict[str, Any]:  # noqa: N803
+        if self.between:
+            self.tables["rows"] = self.between.pop(0)
+        gets = [each["Get"] for each in TransactItems]
+        self.asked.append("+".join(get["TableName"] for get in gets))
+        return {"Responses": [self._get(get["TableName"], get["Key"]) for get in gets]}
+
+    def get_paginator(self, _: str) -> "Stored":
+        return self
+
+    def paginate(self, TableName: str, **query: Any) -> Iterator[dict[str, Any]]:  # noqa: N803
+        start = query.get("ExpressionAttributeValues", {}).get(":refunds", {"S": ""})["S"]
+        found = self.tables[TableName]
+        yield {"Items": [i for i in found if not start or i["txId"]["S"].startswith(start)]}
+
+    def _get(self, table: str, key: Any) -> dict[str, Any]:
+        found = [item for item in self.tables[table] if key.items() <= item.items()]
+        return {"Item": found[0]} if found else {}
+
+
+def audited(stored: Stored) -> list[str]:
+    report = audit(stored.stack(), NOW_S, lambda _: None)
+    return [f"{each.promise} {each.what}" for each in report.violations]
+
+
+def item_of(transaction: OfflineTransaction) -> dict[str, Any]:
+    """The row as the system stores it: an ended one is in no index."""
+    is_open = transaction.status in (Status.QUEUED, Status.REFUND_REQUESTED)
+    return items.offline_tx_item(
+        transaction if is_open else replace(transaction, next_sweep_at_ms=None)
+    )
+
+
+def test_only_the_letters_of_held_rows_are_read_each_by_its_id() -> None:
+    others = [row("k-2", 1, Status.QUEUED), row("k-3", 1, Status.EXPIRED)]
+    stored = Stored(*map(item_of, [HELD.transaction, *others]))
+    stored.tables["letters"] = [items.letter_item(letter_of(debit("k-2", 1), "L-2"))]
+    stored.tables["letters"].append(items.letter_item(LETTER))
+    assert audited(stored) == []
+    assert stored.asked.count("letters") == 1
+    assert not [each for each in stored.asked if "+" in each]
+
+
+def test_a_row_that_is_released_before_its_letter_is_read_is_no_violation() -> None:
+    stored = Stored(item_of(HELD.transaction))
+    stored.tables["letters"] = [items.letter_item(dealt_with(LETTER, LetterStatus.REDRIVEN))]
+    stored.between = [[item_of(released(HELD.transaction, NOW_MS))]]
+    assert audited(stored) == []
+    assert stored.asked[-1] == "rows+ledger+ledger"
+
+
+def test_a_row_that_another_letter_holds_by_then_is_read_again_with_that_one() -> None:
+    again = held(released(HELD.transaction, NOW_MS), "L-2", NOW_MS)
+    stored = Stored(item_of(HELD.transaction))
+    stored.tables["letters"] = [
+        items.letter_item(dealt_with(LETTER, LetterStatus.REDRIVEN)),
+        items.letter_item(letter_of(replace(debit("k-1", 300), attempt=2), "L-2")),
+    ]
+    stored.between = [stored.tables["rows"], [item_of(again)]]
+    assert audited(stored) == []
+    assert stored.asked[-1] == "rows+ledger+ledger+letters"
+
+
+def test_a_hold_that_still_looks_wrong_when_read_together_counts() -> None:
+    stored = Stored(item_of(HELD.transaction))
+    assert audited(stored) == ["P5 it is held by a letter that is not kept: L-1"]
+    stored.tables["letters"] = [items.letter_item(dealt_with(LETTER, LetterStatus.CLOSED))]
+    assert audited(stored) == ["P5 it is held by L-1, which is closed"]
+    stored.tables["letters"] = [{"id": {"S": "letter#L-1"}}]
+    assert audited(stored) == ["P5 it is held by a letter that is not kept: L-1"]
+
+
+def test_a_row_that_nobody_can_read_is_named_and_ends_no_audit() -> None:
+    posted = items.entry_item(NewEntry(debit("k-1", 300), SETTLED.outcome), NOW_MS)
+    edited = item_of(row("k-1", 300)) | {"status": {"S": "limbo"}}
+    stored = Stored(edited, item_of(row("k-2", 1, Status.QUEUED)), ledger=[posted])
+    report = audit(stored.stack(), NOW_S, lambda _: None)
+    what = "no row that anybody can read"
+    assert [each.view(reveal=False) for each in report.broken("P8")] == [
+        {"what": what, "agentId": "AG-001", "idempotencyKey": "k-1"}
+    ]
+    assert report.broken("P1") == []
+    assert report.checked["P8"] == 1
+
+
+def test_an_entry_that_nobody_can_read_is_named_and_ends_no_audit() -> None:
+    posted = items.entry_item(NewEntry(debit("k-1", 300), SETTLED.outcome), NOW_MS)
+    edited = [each | {"outcome": {"S": "maybe"}} for each in (posted, STORED["r-1"])]
+    balance = items.ledger_key(PHONE, items.BALANCE)
+    stored = Stored(item_of(ROWS["k-1"].transaction), ledger=[*edited, balance])
+    assert sorted(audited(stored)) == [
+        "P3 no entry that the books know",
+        "P3 no entry that the books know",
+        "P4 no entry that the books know",
+        "P6 it says synced, and the ledger has no posted debit",
+    ]
+
+
 def test_of_a_running_total_the_debit_is_told_and_of_nothing_else() -> None:
     of = audit_module._original_of_total
     assert of("refunds#AG-001#k-1") == ("AG-001", "k-1")
@@ -633,6 +882,21 @@ def test_the_report_is_what_scripts_were_promised() -> None:
     assert p2["violations"] == [
         {"what": "a balance of -5", "phone": masked(PHONE), "entryId": "balance"}
     ]
+
+
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [
+        (0, "All promises hold.\n"),
+        (1, "All promises hold. Triage holds 1 transaction: wakala dead-letters list\n"),
+        (1200, "All promises hold. Triage holds 1,200 transactions: wakala dead-letters list\n"),
+    ],
+)
+def test_the_verdict_says_how_many_transactions_triage_holds(
+    number: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out.print(render(Report({}, [], number)))
+    assert capsys.readouterr().out.endswith(told)
 
 
 def test_a_phone_is_masked_unless_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,7 +32,7 @@ QUEUE = TEMPLATE["Resources"]["TxQueue"]["Properties"]
 FUNCTION = TEMPLATE["Resources"]["ReconcileFunction"]["Properties"]
 MAPPING = FUNCTION["Events"]["Movements"]["Properties"]
 VISIBILITY_S: int = QUEUE["VisibilityTimeout"]
-RECEIVES_MAX: int = QUEUE["RedrivePolicy"]["maxReceiveCount"]
+RECEIVES_MAX = int(QUEUE["RedrivePolicy"]["maxReceiveCount"])
 BATCH: int = MAPPING["BatchSize"]
 POLLERS: int = TEMPLATE["Parameters"]["ReconcileConcurrency"]["Default"]
 
@@ -142,6 +142,7 @@ class Burst:
             settle_phone=partial(_settle, FakeLedger(self.store, retention_days=0), self.clock),
             delivery_failures=FakeQueue(self.clock),
             give_back=lambda _rests: None,
+            receives_max=RECEIVES_MAX,
             clock=self.clock,
         ).handle_batch([message.record() for message in batch])
         failed = {failure["itemIdentifier"] for failure in answer["batchItemFailures"]}

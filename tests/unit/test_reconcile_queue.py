@@ -17,16 +17,17 @@ from tests.fakes.samples import PHONE, credit, debit, row_of, status_change
 from tests.fakes.scripted import Call, around, contended, refused
 from wallet_ledger import telemetry
 from wallet_ledger.consumer import GIVE_BACK_S
-from wallet_ledger.domain.transactions import Reason
+from wallet_ledger.domain.transactions import Reason, Status
 from wallet_ledger.domain.wallets import Debit, Movement, Posted, Rejected
 from wallet_ledger.domain.work import Unfinished, Violation
 from wallet_ledger.errors import Unavailable
 from wallet_ledger.messages import movement_message
 from wallet_ledger.patience import Patience
-from wallet_ledger.ports import Ledger
+from wallet_ledger.ports import Ledger, OutgoingMessage
 
 OTHER_PHONE = "254700000001"
 THIRD_PHONE = "254700000002"
+RECEIVES_MAX = 10
 
 
 def record(message: Movement | str, message_id: str, receives: int = 1) -> dict[str, Any]:
@@ -49,6 +50,7 @@ class World:
     clock: FakeClock = field(default_factory=FakeClock)
     delivery_failures: FakeQueue = field(default_factory=lambda: FakeQueue(FakeClock()))
     given_back: list[tuple[str, int]] = field(default_factory=list)
+    receives_max: int = RECEIVES_MAX
 
     def accept(self, *debits: Debit) -> None:
         """Their rows, queued."""
@@ -75,6 +77,7 @@ class World:
             settle_phone=settle_phone or self.settle_on(self.books()),
             delivery_failures=self.delivery_failures,
             give_back=self.given_back.extend,
+            receives_max=self.receives_max,
             clock=self.clock,
         ).handle_batch(records)
         assert answer.keys() == {"batchItemFailures"}
@@ -293,6 +296,87 @@ def test_a_queue_that_can_never_take_the_unreadable_holds_up_nobody_else(world: 
     assert world.store.wallets[debit().phone].balance_minor == 900
 
 
+# --- putting aside --------------------------------------------------------------------------------
+
+
+def letters(world: World) -> list[dict[str, Any]]:
+    """What DeliveryFailures holds."""
+    return [json.loads(message.body) for message in world.delivery_failures.messages]
+
+
+def test_what_cannot_be_finished_is_put_aside_with_its_codes_on_its_last_receive(
+    world: World,
+) -> None:
+    world.accept(debit("K-1"), debit("K-2"))
+    last = record(debit("K-1"), "last", RECEIVES_MAX)
+    neighbour = record(debit("K-2"), "neighbour", RECEIVES_MAX - 1)
+    books = world.books(only_for(PHONE, contended("TransactionConflict", "None")))
+
+    again = world.handle([last, neighbour], world.settle_on(books))
+
+    assert again == ["neighbour"]
+    assert world.given_back == [("receipt of neighbour", 256)]
+    assert letters(world) == [
+        {
+            "v": 1,
+            "source": "TxQueue",
+            "why": "TransactionConflict",
+            "failure": "unfinished",
+            "record": last,
+        }
+    ]
+    assert {row.status for row in world.store.rows.values()} == {Status.QUEUED}
+
+
+def test_a_violation_is_put_aside_with_the_place_that_raised_it(world: World) -> None:
+    world.accept(debit())
+
+    def explode(_: Call) -> Any:
+        raise KeyError(f"balanceMinor of {PHONE}")
+
+    last = record(debit(), "last", RECEIVES_MAX + 3)
+    books = world.books(only_for(PHONE, explode))
+
+    assert world.handle([last], world.settle_on(books)) == []
+
+    assert world.given_back == []
+    assert letters(world) == [
+        {
+            "v": 1,
+            "source": "TxQueue",
+            "why": "KeyError",
+            "failure": "violated",
+            "place": "test_reconcile_queue.py explode",
+            "record": last,
+        }
+    ]
+
+
+def test_what_could_not_be_put_aside_comes_again_and_its_queue_gives_it_up(world: World) -> None:
+    def refuse(letter: OutgoingMessage) -> bool:
+        return json.loads(letter.body)["record"]["messageId"] == "1"
+
+    world.delivery_failures.refuses = refuse
+    records = [
+        record(debit(phone=phone), str(number), RECEIVES_MAX)
+        for number, phone in enumerate((PHONE, OTHER_PHONE, THIRD_PHONE))
+    ]
+
+    again = world.handle(records, lambda movements: [Unfinished(("Odd",))] * len(movements))
+
+    assert again == ["1"]
+    assert [letter["record"] for letter in letters(world)] == [records[0], records[2]]
+
+
+def test_what_is_done_on_its_last_receive_is_no_letter(world: World) -> None:
+    world.accept(debit())
+
+    assert world.handle([record(debit(), "1", RECEIVES_MAX)]) == []
+
+    assert letters(world) == []
+    assert world.store.wallets[debit().phone].balance_minor == 900
+
+
 # --- giving back ----------------------------------------------------------------------------------
 
 
@@ -302,6 +386,7 @@ def test_a_queue_that_can_never_take_the_unreadable_holds_up_nobody_else(world: 
 )
 def test_a_group_rests_longer_after_each_receive(world: World, receives: int, rest_s: int) -> None:
     unfinished = [Unfinished(("ThrottlingException",))]
+    world.receives_max = 10_000
 
     world.handle([record(debit(), "1", receives)], lambda _: [*unfinished])
 
@@ -340,6 +425,7 @@ def test_a_group_that_cannot_be_given_back_early_still_comes_again_and_alone(
         settle_phone=settle_phone,
         delivery_failures=world.delivery_failures,
         give_back=give_back,
+        receives_max=RECEIVES_MAX,
         clock=world.clock,
     ).handle_batch([record(debit(phone=PHONE), "1"), record(debit(phone=OTHER_PHONE), "2")])
 

@@ -20,6 +20,7 @@ from wallet_ledger.messages import refund_message
 
 OTHER_PHONE = "254700000001"
 DONE = Decided(Posted(3, 930), new=True)
+RECEIVES_MAX = 10
 
 
 def record(message: Refund | str, message_id: str, receives: int = 1) -> dict[str, Any]:
@@ -55,6 +56,7 @@ class World:
             refund_phone=refund_phone,
             delivery_failures=self.delivery_failures,
             give_back=self.given_back.extend,
+            receives_max=RECEIVES_MAX,
         ).handle_batch(records)
         assert answer.keys() == {"batchItemFailures"}
         return [each["itemIdentifier"] for each in answer["batchItemFailures"]]
@@ -125,6 +127,36 @@ def test_a_phone_that_cannot_finish_holds_up_no_other(world: World) -> None:
         "1",
         "3",
     ]
+
+
+@pytest.mark.parametrize(
+    ("result", "reason"),
+    [
+        (Unfinished(("NOT_SETTLED",)), {"why": "NOT_SETTLED", "failure": "unfinished"}),
+        (
+            Violation(("ValueError",), "refunds.py _after_settlement"),
+            {
+                "why": "ValueError",
+                "failure": "violated",
+                "place": "refunds.py _after_settlement",
+            },
+        ),
+    ],
+)
+def test_c37_what_is_not_done_on_its_last_receive_is_put_aside_and_never_lost(
+    world: World, result: Result, reason: dict[str, str]
+) -> None:
+    last = record(refund("R-1", 30), "last", RECEIVES_MAX)
+    records = [last, record(refund("R-2", 30), "neighbour", RECEIVES_MAX - 1)]
+
+    assert world.handle(records, lambda _: result) == ["neighbour"]
+
+    [letter] = [json.loads(message.body) for message in world.delivery_failures.messages]
+    assert letter == {"v": 1, "source": "RefundQueue", "record": last} | reason
+    assert world.given_back == [("receipt of neighbour", 256)]
+
+    world.delivery_failures.refuses = lambda _: True
+    assert world.handle(records, lambda _: result) == ["neighbour", "last"]
 
 
 def test_a_bug_on_one_phone_is_its_own(world: World, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,6 +21,7 @@ FUNCTIONS: dict[str, Any] = {
     if resource["Type"] == "AWS::Serverless::Function"
 }
 INGEST = ("IngestFunction", "IngestBusFunction")
+TRIAGE = ("TriageFunction", "TriageDeskFunction")
 LIST_MODULES = "import importlib, sys; importlib.import_module(sys.argv[1]); print(*sys.modules)"
 
 
@@ -71,12 +72,13 @@ def test_a_cold_start_loads_only_the_functions_own_package(function: str) -> Non
 def test_a_cold_start_loads_no_adapter_but_the_functions_own(function: str) -> None:
     modules = _loaded(function)
     assert ("wallet_ledger.aws.ledger" in modules) is (function == "ReconcileFunction")
-    assert ("wallet_ledger.aws.refunds" in modules) is (
-        function in {"IngestFunction", "RefundFunction"}
-    )
+    refunds = {"IngestFunction", "RefundFunction", *TRIAGE}  # triage asks what became of one
+    assert ("wallet_ledger.aws.refunds" in modules) is (function in refunds)
+    assert ("wallet_ledger.aws.letters" in modules) is (function in TRIAGE)
     tables = {"IngestFunction", "SweepFunction"}
     assert ("wallet_ledger.aws.transactions" in modules) is (function in tables)
-    assert ("wallet_ledger.aws.messaging" in modules) is (function != "IngestFunction")
+    sends_nothing = {"IngestFunction", "TriageFunction"}
+    assert ("wallet_ledger.aws.messaging" in modules) is (function not in sends_nothing)
     assert ("wallet_ledger.contracts" in modules) is (function in INGEST)
 
 

@@ -18,6 +18,8 @@ import pytest
 
 from tests.template import RESOURCES, ROOT, TEMPLATE, Json
 from wallet_ledger import settings
+from wallet_ledger.domain.letters import AUTOMATIC_AFTER_MS, Verdict
+from wallet_ledger.domain.transactions import Reason
 
 
 def _of_type(kind: str) -> dict[str, Json]:
@@ -47,6 +49,8 @@ QUEUES = _of_type("AWS::SQS::Queue")
 ALARMS = _of_type("AWS::CloudWatch::Alarm")
 
 DELIVERY_FAILURES = "DeliveryFailuresQueue.Arn"
+LETTER_QUEUES = ("TxDlqQueue", "RefundDlqQueue", "FailedTxQueue", "DeliveryFailuresQueue")
+"""What triage reads."""
 
 
 def _text(value: Any) -> str:
@@ -156,7 +160,7 @@ def _source(mapping: Mapping) -> str:
 # --- functions -----------------------------------------------------------------------------
 
 
-def test_the_system_is_these_six_functions() -> None:
+def test_the_system_is_these_eight_functions() -> None:
     handlers = {name: function["Handler"] for name, function in FUNCTIONS.items()}
     assert handlers == {
         "IngestFunction": "ingest.handler.handle",
@@ -165,6 +169,8 @@ def test_the_system_is_these_six_functions() -> None:
         "SweepFunction": "relay.sweep_handler.handle",
         "ReconcileFunction": "reconcile.handler.handle",
         "RefundFunction": "refund.handler.handle",
+        "TriageFunction": "triage.handler.handle",
+        "TriageDeskFunction": "triage.desk_handler.handle",
     }
 
 
@@ -205,6 +211,8 @@ def test_every_log_group_forgets_after_the_chosen_days() -> None:
         ("SweepFunction", settings.SweepSettings),
         ("ReconcileFunction", settings.ReconcileSettings),
         ("RefundFunction", settings.RefundSettings),
+        ("TriageFunction", settings.TriageSettings),
+        ("TriageDeskFunction", settings.TriageDeskSettings),
     ],
 )
 def test_a_function_gets_the_variables_it_reads_and_no_others(name: str, wanted: type) -> None:
@@ -265,8 +273,12 @@ def test_only_the_auditor_can_scan_and_it_only_reads() -> None:
         "dynamodb:GetItem",
         "cloudformation:DescribeStacks",
     }
-    for table in TABLES:
-        assert _may("AuditorRole", "dynamodb:Scan", f"{table}.Arn")
+    for name, table in TABLES.items():
+        assert _may("AuditorRole", "dynamodb:Scan", f"{name}.Arn")
+        assert _may("AuditorRole", "dynamodb:GetItem", f"{name}.Arn")
+        for index in table.get("GlobalSecondaryIndexes", []):
+            path = f"${{{name}.Arn}}/index/{index['IndexName']}"
+            assert _may("AuditorRole", "dynamodb:Query", path)
 
 
 WRITES = {"dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:ConditionCheckItem"}
@@ -317,6 +329,12 @@ def test_ingest_moves_a_row_only_beside_a_check_of_the_ledger() -> None:
             "WalletLedgerTable",
             {"GetItem", "PutItem", "UpdateItem", "ConditionCheckItem"},
         ),
+        ("TriageRole", "OfflineTxTable", {"GetItem", "UpdateItem"}),
+        ("TriageRole", "WalletLedgerTable", {"GetItem"}),
+        ("TriageRole", "DeadLettersTable", {"GetItem", "PutItem"}),
+        ("TriageDeskRole", "OfflineTxTable", {"GetItem", "UpdateItem"}),
+        ("TriageDeskRole", "WalletLedgerTable", {"GetItem"}),
+        ("TriageDeskRole", "DeadLettersTable", {"GetItem", "Query", "UpdateItem"}),
     ],
 )
 def test_a_role_does_to_a_table_what_its_function_does_and_no_more(
@@ -332,6 +350,78 @@ def test_a_role_does_to_a_table_what_its_function_does_and_no_more(
     assert actions == {f"dynamodb:{verb}" for verb in verbs}
 
 
+def test_only_triage_and_its_desk_write_dead_letters() -> None:
+    writing = {
+        (each.owner, action)
+        for each in STATEMENTS
+        if each.reaches("DeadLettersTable")
+        for action in each.actions & WRITES
+    }
+    assert writing == {
+        ("TriageRole", "dynamodb:PutItem"),
+        ("TriageDeskRole", "dynamodb:UpdateItem"),
+    }
+
+
+def _allowed(owner: str) -> set[tuple[frozenset[str], frozenset[str], str]]:
+    """All that a role or policy allows: verbs, on what, and under which condition."""
+    return {
+        (each.actions, each.resources, each.condition) for each in STATEMENTS if each.owner == owner
+    }
+
+
+def _allow(
+    actions: str, resources: str, *, inside_a_transaction: bool = False
+) -> tuple[frozenset[str], frozenset[str], str]:
+    condition = json.dumps(INSIDE_A_TRANSACTION, sort_keys=True) if inside_a_transaction else ""
+    return frozenset(actions.split()), frozenset(resources.split()), condition
+
+
+def test_triage_keeps_a_letter_only_with_its_record_and_the_row_that_it_holds() -> None:
+    tables = "OfflineTxTable.Arn WalletLedgerTable.Arn DeadLettersTable.Arn"
+    assert _allowed("TriageRole") == {
+        _allow("logs:CreateLogStream logs:PutLogEvents", "TriageLogGroup.Arn"),
+        _allow(
+            "sqs:ReceiveMessage sqs:DeleteMessage sqs:GetQueueAttributes",
+            " ".join(f"{name}.Arn" for name in LETTER_QUEUES),
+        ),
+        _allow("dynamodb:GetItem", tables),
+        _allow("dynamodb:PutItem", "DeadLettersTable.Arn", inside_a_transaction=True),
+        _allow("dynamodb:UpdateItem", "OfflineTxTable.Arn", inside_a_transaction=True),
+    }
+
+
+def test_the_desk_changes_letters_moves_rows_and_sends_again_and_no_more() -> None:
+    tables = "OfflineTxTable.Arn WalletLedgerTable.Arn DeadLettersTable.Arn"
+    indexes = "${DeadLettersTable.Arn}/index/OpenLetters ${DeadLettersTable.Arn}/index/AllLetters"
+    assert _allowed("TriageDeskRole") == {
+        _allow("logs:CreateLogStream logs:PutLogEvents", "TriageDeskLogGroup.Arn"),
+        _allow("dynamodb:GetItem", tables),
+        _allow("dynamodb:Query", indexes),
+        _allow("dynamodb:UpdateItem", "DeadLettersTable.Arn"),
+        _allow("dynamodb:UpdateItem", "OfflineTxTable.Arn", inside_a_transaction=True),
+        _allow("sqs:SendMessage*", "TxQueue.Arn RefundQueue.Arn InboxQueue.Arn"),
+        _allow("sqs:SendMessage", DELIVERY_FAILURES),
+    }
+
+
+def test_an_operator_may_ask_the_desk_and_nobody_else() -> None:
+    stack = "stack/${AWS::StackName}/*"
+    allowed = _allowed("OperatorPolicy")
+    assert _allow("lambda:InvokeFunction", "TriageDeskFunction.Arn") in allowed
+    ((actions, resources, _),) = allowed - {
+        _allow("lambda:InvokeFunction", "TriageDeskFunction.Arn")
+    }
+    assert actions == {"cloudformation:DescribeStacks"}
+    assert [each.endswith(stack) for each in resources] == [True]
+    assert _text(TEMPLATE["Outputs"]["OperatorPolicyArn"]["Value"]) == "OperatorPolicy"
+
+
+def test_nobody_but_an_operator_can_invoke_a_function_by_a_policy_of_ours() -> None:
+    invoking = {each.owner for each in STATEMENTS if "lambda:InvokeFunction" in each.actions}
+    assert invoking == {"OperatorPolicy"}
+
+
 @pytest.mark.parametrize(
     ("role", "queues"),
     [
@@ -341,6 +431,8 @@ def test_a_role_does_to_a_table_what_its_function_does_and_no_more(
         ("SweepRole", {"DeliveryFailuresQueue"}),
         ("ReconcileRole", {"DeliveryFailuresQueue"}),
         ("RefundRole", {"DeliveryFailuresQueue"}),
+        ("TriageRole", set()),
+        ("TriageDeskRole", {"TxQueue", "RefundQueue", "InboxQueue", "DeliveryFailuresQueue"}),
     ],
 )
 def test_a_role_sends_to_the_queues_that_its_function_sends_to(role: str, queues: set[str]) -> None:
@@ -374,8 +466,10 @@ def test_each_source_has_its_mapping() -> None:
         ("IngestBusFunction", "InboxQueue.Arn"),
         ("RelayFunction", "OfflineTxTable.StreamArn"),
         ("RelayFunction", "WalletLedgerTable.StreamArn"),
+        ("RelayFunction", "DeadLettersTable.StreamArn"),
         ("ReconcileFunction", "TxQueue.Arn"),
         ("RefundFunction", "RefundQueue.Arn"),
+        *(("TriageFunction", f"{name}.Arn") for name in LETTER_QUEUES),
     }
 
 
@@ -394,12 +488,32 @@ def test_a_role_may_take_what_its_queue_mapping_polls(mapping: Mapping) -> None:
 def test_a_queue_mapping_is_bounded_and_its_messages_stay_hidden_long_enough(
     mapping: Mapping,
 ) -> None:
-    queue = QUEUES[mapping.source.removesuffix(".Arn")]
+    name = mapping.source.removesuffix(".Arn")
+    queue = QUEUES[name]
     assert queue["VisibilityTimeout"] >= 6 * FUNCTIONS[mapping.function]["Timeout"]
-    assert queue["RedrivePolicy"]["maxReceiveCount"] >= 5
+    if name not in LETTER_QUEUES:
+        assert int(queue["RedrivePolicy"]["maxReceiveCount"]) >= 5
     assert mapping.properties["BatchSize"] <= 10
     assert "MaximumConcurrency" in mapping.properties["ScalingConfig"]
     assert "FilterCriteria" not in mapping.properties  # it would delete what does not match
+
+
+@pytest.mark.parametrize("name", ["ReconcileFunction", "RefundFunction"])
+def test_a_consumer_knows_which_receive_is_the_last(name: str) -> None:
+    (queue,) = [
+        QUEUES[mapping.source.removesuffix(".Arn")]
+        for mapping in QUEUE_MAPPINGS
+        if mapping.function == name
+    ]
+    told = FUNCTIONS[name]["Environment"]["Variables"]["RECEIVES_MAX"]
+    assert told == queue["RedrivePolicy"]["maxReceiveCount"] == "10"
+
+
+@pytest.mark.parametrize("name", LETTER_QUEUES)
+def test_what_triage_cannot_keep_stays_in_its_queue(name: str) -> None:
+    assert "RedrivePolicy" not in QUEUES[name]
+    assert QUEUES[name]["MessageRetentionPeriod"] == 14 * 86_400
+    assert QUEUES[name]["VisibilityTimeout"] == 6 * FUNCTIONS["TriageFunction"]["Timeout"]
 
 
 @pytest.mark.parametrize("mapping", STREAM_MAPPINGS, ids=_source)
@@ -421,7 +535,7 @@ def test_a_stream_is_read_from_its_start_and_to_its_end(mapping: Mapping) -> Non
     assert _may(mapping.role, "sqs:SendMessage", DELIVERY_FAILURES)
 
 
-def test_only_debits_and_balances_are_filtered_off_a_stream() -> None:
+def test_only_what_makes_no_event_is_filtered_off_a_stream() -> None:
     filters = {
         mapping.source: [
             json.loads(each["Pattern"])
@@ -434,6 +548,12 @@ def test_only_debits_and_balances_are_filtered_off_a_stream() -> None:
         "OfflineTxTable.StreamArn": [],
         "WalletLedgerTable.StreamArn": [
             {"eventName": ["INSERT"], "dynamodb": {"Keys": {"txId": {"S": prefixes}}}}
+        ],
+        "DeadLettersTable.StreamArn": [
+            {
+                "eventName": ["INSERT", "MODIFY"],
+                "dynamodb": {"Keys": {"id": {"S": [{"prefix": "letter#"}]}}},
+            }
         ],
     }
 
@@ -459,16 +579,26 @@ def test_requests_are_heard_through_a_queue_that_only_their_rules_may_use() -> N
     assert _senders("InboxQueue") == {f"{name}.Arn" for name in patterns}
 
 
-def test_a_failed_run_of_the_sweep_leaves_a_letter() -> None:
-    sweep = FUNCTIONS["SweepFunction"]
-    ((event_name, schedule),) = sweep["Events"].items()
+@pytest.mark.parametrize("name", ["SweepFunction", "TriageDeskFunction"])
+def test_a_failed_scheduled_run_leaves_a_letter(name: str) -> None:
+    function = FUNCTIONS[name]
+    ((event_name, schedule),) = function["Events"].items()
     assert schedule["Properties"]["Schedule"] == "rate(1 minute)"
-    assert sweep["Timeout"] < 60
+    assert function["Timeout"] < 60
     assert _text(schedule["Properties"]["DeadLetterConfig"]["Arn"]) == DELIVERY_FAILURES
-    assert f"SweepFunction{event_name}.Arn" in _senders("DeliveryFailuresQueue")
-    on_failure = sweep["EventInvokeConfig"]["DestinationConfig"]["OnFailure"]
+    assert f"{name}{event_name}.Arn" in _senders("DeliveryFailuresQueue")
+    asynchronous = function["EventInvokeConfig"]
+    assert asynchronous["MaximumRetryAttempts"] == 0  # the next minute's run makes it good
+    on_failure = asynchronous["DestinationConfig"]["OnFailure"]
     assert _text(on_failure["Destination"]) == DELIVERY_FAILURES
-    assert _may("SweepRole", "sqs:SendMessage", DELIVERY_FAILURES)
+    role = _text(function["Role"]).removesuffix(".Arn")
+    assert _may(role, "sqs:SendMessage", DELIVERY_FAILURES)
+
+
+def test_the_clock_asks_the_desk_for_what_is_due() -> None:
+    schedule = FUNCTIONS["TriageDeskFunction"]["Events"]["EveryMinute"]["Properties"]
+    assert json.loads(schedule["Input"]) == {"action": "due"}
+    assert "Input" not in FUNCTIONS["SweepFunction"]["Events"]["EveryMinute"]["Properties"]
 
 
 def test_every_rule_may_leave_a_letter() -> None:
@@ -522,8 +652,9 @@ def test_a_dead_letter_queue_is_of_its_queues_kind_and_keeps_longest() -> None:
     assert QUEUES["DeliveryFailuresQueue"]["MessageRetentionPeriod"] == 14 * 86_400
 
 
-def test_every_queue_that_is_polled_has_a_dead_letter_queue() -> None:
+def test_every_queue_that_is_polled_for_work_has_a_dead_letter_queue() -> None:
     polled = {mapping.source.removesuffix(".Arn") for mapping in QUEUE_MAPPINGS}
+    polled -= set(LETTER_QUEUES)
     assert {name: _dead_letter_queue(QUEUES[name]) for name in polled} == {
         "TxQueue": "TxDlqQueue",
         "RefundQueue": "RefundDlqQueue",
@@ -553,32 +684,53 @@ def test_protection_is_the_default() -> None:
     }
 
 
-def test_only_finished_offline_transactions_can_ever_be_purged() -> None:
+def test_only_what_is_finished_can_ever_be_purged_and_the_books_never() -> None:
     ttl = {name: table.get("TimeToLiveSpecification") for name, table in TABLES.items()}
     assert ttl == {
         "OfflineTxTable": {"AttributeName": "purgeAt", "Enabled": True},
         "WalletLedgerTable": None,
+        "DeadLettersTable": {"AttributeName": "purgeAt", "Enabled": True},
     }
 
 
-def test_keys_streams_and_the_sparse_index_are_those_of_the_design() -> None:
-    keys = {
-        name: [key["AttributeName"] for key in table["KeySchema"]] for name, table in TABLES.items()
-    }
+def test_keys_and_streams_are_those_of_the_design() -> None:
+    keys = {name: _key(table) for name, table in TABLES.items()}
     assert keys == {
-        "OfflineTxTable": ["agentId", "idempotencyKey"],
-        "WalletLedgerTable": ["phone", "txId"],
+        "OfflineTxTable": ["agentId S", "idempotencyKey S"],
+        "WalletLedgerTable": ["phone S", "txId S"],
+        "DeadLettersTable": ["id S"],
     }
     views = {name: table["StreamSpecification"]["StreamViewType"] for name, table in TABLES.items()}
-    assert views == {"OfflineTxTable": "NEW_AND_OLD_IMAGES", "WalletLedgerTable": "NEW_IMAGE"}
-    (index,) = TABLES["OfflineTxTable"]["GlobalSecondaryIndexes"]
-    assert index["IndexName"] == "OpenTx"
-    assert [key["AttributeName"] for key in index["KeySchema"]] == ["openShard", "nextSweepAt"]
-    assert index["Projection"] == {
+    assert views == {
+        "OfflineTxTable": "NEW_AND_OLD_IMAGES",
+        "WalletLedgerTable": "NEW_IMAGE",
+        "DeadLettersTable": "NEW_AND_OLD_IMAGES",
+    }
+
+
+def test_the_sparse_indexes_are_those_of_the_design() -> None:
+    indexes = {
+        index["IndexName"]: (name, _key(table, index), index["Projection"])
+        for name, table in TABLES.items()
+        for index in table.get("GlobalSecondaryIndexes", [])
+    }
+    swept = {
         "ProjectionType": "INCLUDE",
         "NonKeyAttributes": ["status", "attempt", "createdAt", "updatedAt", "expiresAt"],
     }
-    assert "GlobalSecondaryIndexes" not in TABLES["WalletLedgerTable"]
+    whole = {"ProjectionType": "ALL"}
+    assert indexes == {
+        "OpenTx": ("OfflineTxTable", ["openShard S", "nextSweepAt N"], swept),
+        "OpenLetters": ("DeadLettersTable", ["openShard S", "dueAt N"], whole),
+        "AllLetters": ("DeadLettersTable", ["shard S", "arrivedAt N"], whole),
+    }
+
+
+def _key(table: Json, index: Json | None = None) -> list[str]:
+    """The attributes of a table's key or of an index's, each with its type."""
+    types = {each["AttributeName"]: each["AttributeType"] for each in table["AttributeDefinitions"]}
+    names = [each["AttributeName"] for each in (index or table)["KeySchema"]]
+    return [f"{name} {types[name]}" for name in names]
 
 
 # --- API and agents ------------------------------------------------------------------------
@@ -680,16 +832,38 @@ def test_an_agents_id_is_given_once_by_an_administrator() -> None:
     }
 
 
-# --- alarms --------------------------------------------------------------------------------
+# --- alarms and the dashboard ----------------------------------------------------------------
+
+TEXT = (ROOT / "template.yaml").read_text()
 
 
 @pytest.mark.parametrize("name", ALARMS)
-def test_an_alarm_reaches_a_person_and_says_what_to_do_first(name: str) -> None:
+def test_an_alarm_reaches_a_person_when_it_starts_and_when_it_ends(name: str) -> None:
     alarm = ALARMS[name]
-    assert "First:" in alarm["AlarmDescription"]
     assert _texts(alarm["AlarmActions"]) == {"AlarmTopic"}
-    assert alarm["TreatMissingData"] in {"breaching", "notBreaching"}
+    assert _texts(alarm["OKActions"]) == {"AlarmTopic"}
+    assert "ActionsEnabled" not in alarm
     assert "Metrics" not in alarm  # metric math does not deploy on the local engine
+
+
+@pytest.mark.parametrize("name", ALARMS)
+def test_an_alarm_says_what_it_means_what_to_look_at_first_and_where_the_runbook_is(
+    name: str,
+) -> None:
+    description = _text(ALARMS[name]["AlarmDescription"])
+    meaning, _, first = description.partition(" First: ")
+    assert len(meaning) > 30
+    assert len(first) > 8
+    assert description.endswith(f" Runbook: ${{RunbookUrl}}#{name.lower()}")
+    longest = len(description) + 300  # of the address
+    assert longest <= 1024  # what CloudWatch takes
+
+
+@pytest.mark.parametrize("name", ALARMS)
+def test_an_alarm_says_why_missing_data_means_what_it_means(name: str) -> None:
+    assert ALARMS[name]["TreatMissingData"] in {"breaching", "notBreaching", "ignore"}
+    block = re.split(r"^  \w", TEXT.split(f"\n  {name}:", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
+    assert re.search(r"^      TreatMissingData: \w+ # \w.{15,}$", block, re.MULTILINE)
 
 
 def test_what_can_go_wrong_has_an_alarm() -> None:
@@ -701,29 +875,278 @@ def test_what_can_go_wrong_has_an_alarm() -> None:
     for name in FUNCTIONS:
         assert {("Errors", name), ("Throttles", name)} <= watched
     assert {
-        ("ApproximateNumberOfMessagesVisible", "TxDlqQueue.QueueName"),
-        ("ApproximateNumberOfMessagesVisible", "RefundDlqQueue.QueueName"),
-        ("ApproximateNumberOfMessagesVisible", "DeliveryFailuresQueue.QueueName"),
-        ("ApproximateAgeOfOldestMessage", "TxQueue.QueueName"),
-        ("ApproximateAgeOfOldestMessage", "RefundQueue.QueueName"),
-        ("ApproximateAgeOfOldestMessage", "InboxQueue.QueueName"),
         ("IteratorAge", "RelayFunction"),
         ("OldestOpenAgeSeconds", "sweep"),
+        ("SettleLatencyMs", "reconcile"),
         ("InvariantViolations", "reconcile"),
         ("InvariantViolations", "refund"),
+        ("DeadLetters", "parked"),
+        ("ParkedLetters", "triage-desk"),
+        ("OldestOpenLetterAgeSeconds", "triage-desk"),
+        ("WriteThrottleEvents", "OfflineTxTable"),
+        ("WriteThrottleEvents", "WalletLedgerTable"),
         ("5XXError", "${AWS::StackName}-api"),
     } <= watched
 
 
-def test_a_silent_sweep_is_an_alarm() -> None:
-    alarm = ALARMS["OldestOpenAgeAlarm"]
+def _alarms_of_queue(name: str) -> dict[str, Json]:
+    """Metric → alarm of each alarm on a queue."""
+    wanted = [{"Name": "QueueName", "Value": {"Fn::GetAtt": [name, "QueueName"]}}]
+    return {each["MetricName"]: each for each in ALARMS.values() if each["Dimensions"] == wanted}
+
+
+@pytest.mark.parametrize("name", QUEUES)
+def test_every_queue_has_an_alarm_on_its_depth_and_one_on_the_age_of_its_oldest(name: str) -> None:
+    alarms = _alarms_of_queue(name)
+    depth, age = (
+        alarms["ApproximateNumberOfMessagesVisible"],
+        alarms["ApproximateAgeOfOldestMessage"],
+    )
+    assert (age["Statistic"], age["Threshold"]) == ("Maximum", 300)
+    assert age["Period"] * age["EvaluationPeriods"] == 300
+    assert depth["Statistic"] == "Maximum"
+    # A burst that is worked off is no depth, nor is a letter on its way to triage.
+    assert depth["Period"] * depth["EvaluationPeriods"] == 900
+    none_may_lie = set(LETTER_QUEUES) - {"FailedTxQueue"}
+    assert (depth["Threshold"] == 0) == (name in none_may_lie)
+
+
+def test_a_letter_that_triage_takes_again_and_again_is_seen_too() -> None:
+    """No depth shows it, and a standard queue leaves it out of its age."""
+    alarms = _alarms_of_queue("DeliveryFailuresQueue")
+    stuck = alarms["ApproximateNumberOfMessagesNotVisible"]
+    assert (stuck["Statistic"], stuck["Threshold"]) == ("Minimum", 0)
+    assert stuck["Period"] > QUEUES["DeliveryFailuresQueue"]["VisibilityTimeout"]
+
+
+def test_a_movement_queue_is_deep_where_the_sweep_holds_back() -> None:
+    deep = _alarms_of_queue("TxQueue")["ApproximateNumberOfMessagesVisible"]["Threshold"]
     variables = FUNCTIONS["SweepFunction"]["Environment"]["Variables"]
+    assert deep == variables["SWEEP_BACKLOG_MAX"] == {"Ref": "SweepBacklogMax"}
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("OldestOpenAgeAlarm", "SweepFunction"),
+        ("OldestOpenLetterAgeAlarm", "TriageDeskFunction"),
+    ],
+)
+def test_silence_of_what_reports_each_minute_is_an_alarm(name: str, function: str) -> None:
+    alarm = ALARMS[name]
+    variables = FUNCTIONS[function]["Environment"]["Variables"]
     assert alarm["TreatMissingData"] == "breaching"
+    assert alarm["Period"] == 60
     assert alarm["Namespace"] == variables["POWERTOOLS_METRICS_NAMESPACE"]
     assert alarm["Dimensions"] == [
         {"Name": "service", "Value": variables["POWERTOOLS_SERVICE_NAME"]},
         {"Name": "stage", "Value": {"Ref": "Stage"}},
     ]
+
+
+def test_an_old_letter_is_one_that_no_automatic_redrive_has_helped() -> None:
+    threshold_ms = ALARMS["OldestOpenLetterAgeAlarm"]["Threshold"] * 1000
+    assert threshold_ms > sum(AUTOMATIC_AFTER_MS)
+
+
+def test_settling_is_slow_by_its_99th_percentile() -> None:
+    alarm = ALARMS["SettleLatencyAlarm"]
+    assert alarm["ExtendedStatistic"] == "p99"
+    assert "Statistic" not in alarm
+    assert alarm["EvaluateLowSampleCountPercentile"] == "ignore"
+
+
+type Metric = tuple[str, str, tuple[tuple[str, str], ...]]
+"""Namespace, name and dimensions, as they are in CloudWatch."""
+
+DASHBOARD: Json = json.loads(RESOURCES["Dashboard"]["Properties"]["DashboardBody"]["Fn::Sub"])
+WIDGETS: dict[str, Json] = {
+    widget["properties"].get("title", ""): widget["properties"]
+    for widget in DASHBOARD["widgets"]
+    if widget["type"] == "metric"
+}
+
+
+def _metric(words: list[str]) -> Metric:
+    namespace, name, *dimensions = words
+    return namespace, name, tuple(sorted(zip(dimensions[::2], dimensions[1::2], strict=True)))
+
+
+def _metrics(widget: Json) -> Iterator[tuple[Metric, Json]]:
+    """The metrics of a widget with their options; a `.` repeats the word of the line above."""
+    above: list[str] = []
+    for line in widget["metrics"]:
+        words = [word for word in line if isinstance(word, str)]
+        options = next((word for word in line if isinstance(word, dict)), {})
+        if words:
+            repeated = above[: len(words)] + [""] * (len(words) - len(above))
+            above = [
+                old if word == "." else word for word, old in zip(words, repeated, strict=True)
+            ]
+            yield _metric(above), options
+
+
+def _emitted() -> Iterator[Metric]:
+    """Every metric that the code counts, by the service that counts it."""
+    counted = re.compile(r"\bcount(_by)?\(\s*\"(\w+)\"(?:,\s*\"(\w+)\",\s*([\w.]+))?")
+    for function in FUNCTIONS.values():
+        service = function["Environment"]["Variables"]["POWERTOOLS_SERVICE_NAME"]
+        package, module, _ = function["Handler"].split(".")
+        own = {("service", service), ("stage", "${Stage}")}
+        for path in _modules(package, module):
+            text = path.read_text(encoding="utf-8")
+            for by, name, dimension, _ in counted.findall(text):
+                for value in VALUES[name] if by else [None]:
+                    further = set() if value is None else {(dimension, value)}
+                    yield "Wakala", name, tuple(sorted(own | further))
+            if "on_consumed=telemetry.count" in text:
+                for name in ("ConsumedReadUnits", "ConsumedWriteUnits"):
+                    yield "Wakala", name, tuple(sorted(own))
+
+
+def _modules(package: str, module: str) -> set[Path]:
+    """The files of a service that a handler imports, itself included."""
+    names, found = [f"{package}.{module}"], set()
+    while names:
+        path = (ROOT / "services" / names.pop().replace(".", "/")).with_suffix(".py")
+        if path.is_file() and path not in found:
+            found.add(path)
+            text = path.read_text(encoding="utf-8")
+            names += re.findall(rf"^from ({package}\.\w+) import", text, re.MULTILINE)
+            inner = re.findall(rf"^from {package} import (\w+)", text, re.MULTILINE)
+            names += [f"{package}.{each}" for each in inner]
+    return found
+
+
+NOT_RECONCILES = {
+    Reason.DISCARDED,  # by a person, at triage's desk
+    Reason.BALANCE_LIMIT,  # of credits
+    Reason.ORIGINAL_NOT_FOUND,
+    Reason.NOTHING_TO_REFUND,
+    Reason.EXCEEDS_ORIGINAL,
+    Reason.MISMATCH,
+}
+VALUES: dict[str, list[str]] = {
+    "TransactionsFailed": [each for each in Reason if each not in NOT_RECONCILES],
+    "RefundsRejected": list(Reason),
+    "DeadLetters": list(Verdict),
+}
+"""What a metric that has a dimension of its own is counted by."""
+
+EMITTED = frozenset(_emitted())
+OF_AWS = {
+    "AWS/SQS": {"QueueName": {f"{name}.QueueName" for name in QUEUES}},
+    "AWS/Lambda": {"FunctionName": set(FUNCTIONS)},
+    "AWS/ApiGateway": {"ApiName": {"AWS::StackName"}, "Stage": {"Stage"}},
+}
+
+
+def test_the_metrics_that_are_watched_are_counted_by_the_code() -> None:
+    alarmed = [
+        _metric(
+            [
+                "Wakala",
+                alarm["MetricName"],
+                *(
+                    part
+                    for each in alarm["Dimensions"]
+                    for part in (each["Name"], _text(each["Value"]).replace("Stage", "${Stage}"))
+                ),
+            ]
+        )
+        for alarm in ALARMS.values()
+        if alarm["Namespace"] == "Wakala"
+    ]
+    assert len(alarmed) >= 6
+    assert set(alarmed) <= EMITTED
+
+
+@pytest.mark.parametrize("title", WIDGETS)
+def test_a_widget_shows_metrics_that_there_are(title: str) -> None:
+    metrics = list(_metrics(WIDGETS[title]))
+    assert metrics
+    for metric, _ in metrics:
+        namespace, _, dimensions = metric
+        if namespace == "Wakala":
+            assert metric in EMITTED
+            continue
+        assert {name for name, _ in dimensions} == OF_AWS[namespace].keys()
+        for name, value in dimensions:
+            assert set(re.findall(r"\$\{([^}]+)\}", value)) <= OF_AWS[namespace][name]
+
+
+@pytest.mark.parametrize("title", WIDGETS)
+def test_a_widget_computes_with_metrics_that_it_names(title: str) -> None:
+    metrics = list(_metrics(WIDGETS[title]))
+    ids = [options["id"] for _, options in metrics if "id" in options]
+    assert len(set(ids)) == len(ids)
+    formulas = [
+        line[0]["expression"] for line in WIDGETS[title]["metrics"] if isinstance(line[0], dict)
+    ]
+    used = set()
+    for formula in formulas:
+        (prefix,) = re.findall(r"^1000000 \* SUM\(METRICS\(\"(\w+_)\"\)\) / accepted$", formula)
+        used |= {each for each in ids if prefix in each} | {"accepted"}
+        assert {each.rstrip("0123456789") for each in used} >= {prefix}
+    assert used == set(ids)
+
+
+def _shown(name: str) -> set[str]:
+    """The services of which the dashboard shows a metric."""
+    return {
+        dict(dimensions)["service"]
+        for widget in WIDGETS.values()
+        for (namespace, shown, dimensions), _ in _metrics(widget)
+        if (namespace, shown) == ("Wakala", name)
+    }
+
+
+def test_the_dashboard_shows_the_four_measures_of_everybody_who_counts_them() -> None:
+    for name in ("DuplicatesSuppressed", "ConsumedWriteUnits", "ConsumedReadUnits"):
+        assert _shown(name) == {
+            dict(dimensions)["service"] for _, counted, dimensions in EMITTED if counted == name
+        }
+    percentiles = {
+        options["stat"]
+        for widget in WIDGETS.values()
+        for (_, name, _), options in _metrics(widget)
+        if name == "SettleLatencyMs"
+    }
+    assert percentiles == {"p50", "p95", "p99"}
+    (duplicates,) = [title for title in WIDGETS if title.startswith("Duplicates")]
+    assert "per million" in duplicates
+    assert "the audit counts duplicate debits" in duplicates
+    for name in ("OpenLetters", "ParkedLetters", "OldestOpenLetterAgeSeconds"):
+        assert _shown(name) == {"triage-desk"}
+
+
+def test_the_dashboard_shows_every_queue_function_reason_and_verdict() -> None:
+    shown = {metric for widget in WIDGETS.values() for metric, _ in _metrics(widget)}
+    for queue in QUEUES:
+        for name in ("ApproximateNumberOfMessagesVisible", "ApproximateAgeOfOldestMessage"):
+            assert ("AWS/SQS", name, (("QueueName", f"${{{queue}.QueueName}}"),)) in shown
+    for function in FUNCTIONS:
+        for name in ("Errors", "Throttles"):
+            assert ("AWS/Lambda", name, (("FunctionName", f"${{{function}}}"),)) in shown
+    by_value = {metric for metric in EMITTED if metric[1] in {"TransactionsFailed", "DeadLetters"}}
+    assert by_value <= shown
+    assert {"OpenTransactions", "OldestOpenAgeSeconds"} <= {name for _, name, _ in shown}
+
+
+def test_the_dashboard_shows_the_state_of_every_alarm() -> None:
+    (alarms,) = [each for each in DASHBOARD["widgets"] if each["type"] == "alarm"]
+    assert sorted(alarms["properties"]["alarms"]) == sorted(f"${{{name}.Arn}}" for name in ALARMS)
+
+
+def test_the_widgets_of_the_dashboard_do_not_cover_one_another() -> None:
+    cells = [
+        (x, y)
+        for widget in DASHBOARD["widgets"]
+        for x in range(widget["x"], widget["x"] + widget["width"])
+        for y in range(widget["y"], widget["y"] + widget["height"])
+    ]
+    assert len(set(cells)) == len(cells)
+    assert max(x for x, _ in cells) == 23  # a dashboard is 24 wide
 
 
 # --- parameters and outputs ----------------------------------------------------------------
@@ -766,6 +1189,7 @@ def test_a_new_account_can_take_the_defaults() -> None:
     assert defaults["IngestReservedConcurrency"] == defaults["ReconcileReservedConcurrency"] == 0
     assert defaults["ReconcileConcurrency"] + defaults["RefundConcurrency"] <= 10
     assert defaults["OfflineTxWarmWrites"] == defaults["WalletLedgerWarmWrites"] == 0
+    assert defaults["LetterRetentionDays"] > 0  # letters hold phones: they go, some day
 
 
 def test_what_scripts_rely_on_is_given_out() -> None:
@@ -781,6 +1205,11 @@ def test_what_scripts_rely_on_is_given_out() -> None:
         "EventBusName",
         "UserPoolId",
         "UserPoolClientId",
+        "DeadLettersTable",
+        "TriageDeskFunctionName",
+        "OperatorPolicyArn",
+        "DashboardName",
+        "AlarmTopicArn",
     } <= TEMPLATE["Outputs"].keys()
     assert _text(TEMPLATE["Outputs"]["ApiUrl"]["Value"]).endswith("/${Stage}")
 

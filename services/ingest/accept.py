@@ -73,7 +73,8 @@ def accept_many(
 ) -> list[Acceptance]:
     """Accept a batch; the answers are parallel to the requests.
 
-    Phones run side by side, the requests of one phone in their order. A key that comes again
+    Phones run side by side, the requests of one phone in their order: after one that was not
+    stored, none later is. A key that comes again
     waits until its first request has its answer, whatever phone it names. `in_thread` prepares a
     call for another thread.
     """
@@ -89,8 +90,11 @@ def accept_many(
     answers: dict[int, Acceptance] = {}
 
     def run(lane: Sequence[int]) -> None:
+        answer: Acceptance | None = None
         for index in lane:
-            answers[index] = accept_one(requests[index], table, clock, open_days)
+            if not isinstance(answer, NotStored):  # what comes later must not overtake it
+                answer = accept_one(requests[index], table, clock, open_days)
+            answers[index] = answer
 
     with ThreadPoolExecutor(max_workers=min(WORKERS_MAX, len(lanes) or 1)) as pool:
         list(pool.map(in_thread(run), lanes.values()))

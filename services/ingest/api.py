@@ -54,6 +54,19 @@ REFUND_BUDGET_MS = 1_000
 type Event = Mapping[str, Any]
 type Json = dict[str, Any]
 
+PROBLEMS: Mapping[str, HTTPStatus] = {
+    "VALIDATION_FAILED": HTTPStatus.BAD_REQUEST,
+    "UNAUTHENTICATED": HTTPStatus.UNAUTHORIZED,
+    "AGENT_MISMATCH": HTTPStatus.FORBIDDEN,
+    "NOT_FOUND": HTTPStatus.NOT_FOUND,
+    "REFUND_IN_PROGRESS": HTTPStatus.CONFLICT,
+    "NOT_REFUNDABLE": HTTPStatus.CONFLICT,
+    "TOO_LARGE": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    "KEY_REUSED": HTTPStatus.UNPROCESSABLE_ENTITY,
+    "UNAVAILABLE": HTTPStatus.SERVICE_UNAVAILABLE,
+}
+"""Every code of an answer that is not the one asked for, and its HTTP status."""
+
 
 @dataclass(frozen=True, slots=True)
 class Api:
@@ -71,11 +84,15 @@ class Problem(Exception):
     """An answer that is not the one asked for, as application/problem+json (RFC 9457)."""
 
     code: str
-    status: HTTPStatus
     detail: str
     retryable: bool = False
     errors: tuple[FieldError, ...] = ()
     reason: str | None = None
+
+    @property
+    def status(self) -> HTTPStatus:
+        """The HTTP status that goes with the code."""
+        return PROBLEMS[self.code]
 
     def members(self) -> Json:
         """The problem's JSON members."""
@@ -101,7 +118,7 @@ def handle_request(event: Event, api: Api) -> Json:
     try:
         route = _ROUTES.get((event["httpMethod"], event["resource"]))
         if route is None:
-            raise Problem("NOT_FOUND", HTTPStatus.NOT_FOUND, "no such resource")
+            raise Problem("NOT_FOUND", "no such resource")
         return route(event, _agent(event), api)
     except Problem as problem:
         logger.info("refused", extra={"code": problem.code, "fields": _fields(problem)})
@@ -203,7 +220,6 @@ def _agent(event: Event) -> AgentId:
     if not is_id(agent_id):
         raise Problem(
             "UNAUTHENTICATED",
-            HTTPStatus.UNAUTHORIZED,
             "the token names no agent: send the ID token of an enrolled agent",
         )
     return AgentId(agent_id)
@@ -219,7 +235,6 @@ def _read_body(event: Event) -> Any:
     if len(text.encode(errors="surrogatepass")) > BODY_BYTES_MAX:
         raise Problem(
             "TOO_LARGE",
-            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
             f"a body holds at most {BODY_BYTES_MAX} bytes",
         )
     try:
@@ -236,7 +251,6 @@ def _own_request(document: Any, agent_id: AgentId, api: Api) -> Request:
     if request.agent_id != agent_id:
         raise Problem(
             "AGENT_MISMATCH",
-            HTTPStatus.FORBIDDEN,
             "agentId is not the agent that the token names",
         )
     return request
@@ -260,7 +274,6 @@ def _problem_of(acceptance: KeyReused | NotStored) -> Problem:
         case KeyReused(fields):
             return Problem(
                 "KEY_REUSED",
-                HTTPStatus.UNPROCESSABLE_ENTITY,
                 "this idempotencyKey was accepted with other content, which stands",
                 errors=tuple(
                     FieldError(name, "differs", "not what the key was accepted with")
@@ -280,24 +293,21 @@ def _refund_problem(answer: Unknown | InProgress | NotRefundable | RefundIdReuse
         case InProgress():
             return Problem(
                 "REFUND_IN_PROGRESS",
-                HTTPStatus.CONFLICT,
                 "another refund of this transaction is under way",
                 retryable=True,
             )
         case NotRefundable(None):
             return Problem(
                 "NOT_REFUNDABLE",
-                HTTPStatus.CONFLICT,
                 "not settled yet: it can be cancelled in full, or refunded in part later",
                 retryable=True,
             )
         case NotRefundable(reason, remaining_minor):
             left = "" if remaining_minor is None else f"; {remaining_minor} minor units remain"
-            return Problem("NOT_REFUNDABLE", HTTPStatus.CONFLICT, f"{reason}{left}", reason=reason)
+            return Problem("NOT_REFUNDABLE", f"{reason}{left}", reason=reason)
         case RefundIdReused():
             return Problem(
                 "KEY_REUSED",
-                HTTPStatus.UNPROCESSABLE_ENTITY,
                 "this refundId was used for another amount, which stands",
                 errors=(FieldError("amount", "differs", "not what the refundId was used with"),),
             )
@@ -306,7 +316,7 @@ def _refund_problem(answer: Unknown | InProgress | NotRefundable | RefundIdReuse
 
 
 def _unknown() -> Problem:
-    return Problem("NOT_FOUND", HTTPStatus.NOT_FOUND, "no transaction of yours has this key")
+    return Problem("NOT_FOUND", "no transaction of yours has this key")
 
 
 def _key_in_path(event: Event) -> IdempotencyKey:
@@ -319,7 +329,6 @@ def _key_in_path(event: Event) -> IdempotencyKey:
 def _unavailable() -> Problem:
     return Problem(
         "UNAVAILABLE",
-        HTTPStatus.SERVICE_UNAVAILABLE,
         "not now: send the same request again, with the same idempotencyKey",
         retryable=True,
     )
@@ -328,7 +337,6 @@ def _unavailable() -> Problem:
 def _invalid(error: InvalidRequest) -> Problem:
     return Problem(
         "VALIDATION_FAILED",
-        HTTPStatus.BAD_REQUEST,
         "the request breaks the contract; nothing was stored",
         errors=error.errors,
     )

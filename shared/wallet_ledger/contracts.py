@@ -137,12 +137,28 @@ def _captured_at(text: str) -> str:
     return text
 
 
-type _Id = Annotated[str, StringConstraints(pattern=f"^{ID_PATTERN}$", max_length=64)]
-type _Phone = Annotated[str, AfterValidator(_phone)]
-type _Amount = Annotated[int, Field(ge=1, le=AMOUNT_MINOR_MAX)]
-type _Note = Annotated[str, AfterValidator(_note)]
-type _Currency = Annotated[str, AfterValidator(_currency)]
-type _CapturedAt = Annotated[str, AfterValidator(_captured_at)]
+# Names and JSON Schemas of these reach apps through docs/openapi.yaml. A validator says more than
+# a schema can: `format` names what is checked beyond the pattern.
+type Id = Annotated[str, StringConstraints(pattern=f"^{ID_PATTERN}$", max_length=64)]
+type PhoneText = Annotated[
+    str,
+    AfterValidator(_phone),
+    Field(json_schema_extra={"format": "phone", "pattern": f"^{_PHONE_TEXT.pattern}$"}),
+]
+type AmountMinor = Annotated[int, Field(ge=1, le=AMOUNT_MINOR_MAX)]
+type Note = Annotated[
+    str,
+    AfterValidator(_note),
+    Field(json_schema_extra={"format": "note", "minLength": 1, "maxLength": NOTE_BYTES_MAX}),
+]
+type CurrencyCode = Annotated[
+    str, AfterValidator(_currency), Field(json_schema_extra={"enum": sorted(_CURRENCIES)})
+]
+type Timestamp = Annotated[
+    str,
+    AfterValidator(_captured_at),
+    Field(json_schema_extra={"format": "date-time", "pattern": f"^{_RFC_3339.pattern}$"}),
+]
 
 
 class _Body(BaseModel):
@@ -157,49 +173,55 @@ class _Body(BaseModel):
     )
 
 
-class _Transaction(_Body):
-    agent_id: _Id
-    idempotency_key: _Id
-    phone: _Phone
-    amount: _Amount
-    currency: _Currency | None = None
-    captured_at: _CapturedAt | None = None
+class TransactionBody(_Body):
+    """A request for a debit, as agents' apps send it."""
+
+    agent_id: Id
+    idempotency_key: Id
+    phone: PhoneText
+    amount: AmountMinor
+    currency: CurrencyCode | None = None
+    captured_at: Timestamp | None = None
 
 
 class _BusRequest(_Body):
-    source: _Id
-    phone: _Phone
+    source: Id
+    phone: PhoneText
     schema_version: Annotated[int, Field(ge=1, le=1)] | None = None
-    event_id: _Id | None = None
+    event_id: Id | None = None
 
 
 class _CreditRequest(_BusRequest):
-    credit_id: _Id
-    amount: _Amount
-    currency: _Currency | None = None
+    credit_id: Id
+    amount: AmountMinor
+    currency: CurrencyCode | None = None
 
 
 class _StatusRequest(_BusRequest):
-    request_id: _Id
+    request_id: Id
     status: Literal["active", "frozen"]
 
 
-class _RefundWanted(_Body):
-    refund_id: _Id = FULL
-    amount: _Amount = Field(default=None)  # type: ignore[assignment]  # absent: all; null: a mistake
-    reason: _Note
+class RefundBody(_Body):
+    """A request for a refund, as agents' apps send it; the path names the transaction."""
+
+    refund_id: Id = FULL
+    # Absent: all that remains; null: a mistake.
+    amount: AmountMinor = Field(default=None)  # type: ignore[assignment]
+    reason: Note
 
 
 class _RefundRequest(_Body):
-    agent_id: _Id
-    idempotency_key: _Id
-    phone: _Phone
-    refund_id: _Id = FULL
-    amount: _Amount = Field(default=None)  # type: ignore[assignment]  # absent: all; null: a mistake
-    currency: _Currency | None = None
-    reason: _Note
+    agent_id: Id
+    idempotency_key: Id
+    phone: PhoneText
+    refund_id: Id = FULL
+    # Absent: all that remains; null: a mistake.
+    amount: AmountMinor = Field(default=None)  # type: ignore[assignment]
+    currency: CurrencyCode | None = None
+    reason: Note
     schema_version: Literal[1] | None = None
-    event_id: _Id | None = None
+    event_id: Id | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,13 +235,13 @@ class RefundWanted:
 
 def read_refund_wanted(document: Any, defaults: Defaults) -> RefundWanted:
     """The body of a request for a refund. Raises `InvalidRequest`."""
-    body = _validate(_RefundWanted, document, defaults.region)
+    body = _validate(RefundBody, document, defaults.region)
     return RefundWanted(body.refund_id, body.amount, body.reason)
 
 
 def read_transaction(document: Any, defaults: Defaults) -> Request:
     """One request for a debit. Raises `InvalidRequest`."""
-    body = _validate(_Transaction, document, defaults.region)
+    body = _validate(TransactionBody, document, defaults.region)
     return Request(
         agent_id=AgentId(body.agent_id),
         idempotency_key=IdempotencyKey(body.idempotency_key),
@@ -303,7 +325,7 @@ def read_phone(text: str, region: str) -> Phone:
 
 
 class _PhoneOnly(_Body):
-    phone: _Phone
+    phone: PhoneText
 
 
 def _validate[Body: _Body](model: type[Body], document: Any, region: str) -> Body:

@@ -682,7 +682,7 @@ def test_every_reason_against_a_refund_is_explained() -> None:
 def test_every_answer_to_a_refund_is_explained() -> None:
     members, table = _tables(_section(REFUNDS, "Over HTTP"))
     assert {_code(row["Member"])[0] for row in members} == {
-        field.alias for field in contracts._RefundWanted.model_fields.values()
+        field.alias for field in contracts.RefundBody.model_fields.values()
     }
     explained = {
         (int(row["Answer"][:3]), _code(row["`code`"])[0], row["`retryable`"] == "yes")

@@ -185,6 +185,8 @@ def test_c41_a_time_of_rfc_3339_with_an_offset_is_kept_as_the_claim_it_is(text: 
         ("2026-02-30T00:00:00Z", "bad_timestamp"),
         ("2026-11-02T24:00:00Z", "bad_timestamp"),
         ("2026-11-02T09:14:07+24:00", "bad_timestamp"),
+        ("2026-11-02T09:14:07+03:60", "bad_timestamp"),
+        ("2026-11-02T09:14:07-00:99", "bad_timestamp"),
         ("2026-11-02T09:14:07+03:00:30", "bad_timestamp"),
         ("2026-11-02T09:14:07Z\n", "bad_timestamp"),
         ("\uff12026-11-02T09:14:07Z", "bad_timestamp"),

@@ -15,8 +15,10 @@ from wakala_agent.errors import (
     StorageFull,
     UnknownKey,
 )
-from wakala_agent.outbox import Limits, Outbox, State, Transaction
-from wakala_agent.syncer import Report, Syncer
+from wakala_agent.outbox import Limits, Outbox
+from wakala_agent.plan import Pace, Report
+from wakala_agent.syncer import Syncer
+from wakala_agent.transaction import State, Transaction
 
 __all__ = [
     "Backoff",
@@ -26,6 +28,7 @@ __all__ = [
     "Limits",
     "Outbox",
     "OutboxUnusable",
+    "Pace",
     "Report",
     "State",
     "StorageFull",

@@ -4,6 +4,9 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+_DOUBLINGS_MAX = 32
+"""Enough for any cap, and no overflow after a week of failures."""
+
 
 @dataclass(frozen=True)
 class Backoff:
@@ -16,13 +19,19 @@ class Backoff:
     cap_s: float = 120.0
     draw: Callable[[], float] = random.random
 
+    def __post_init__(self) -> None:
+        """Refuse what would never wait, or wait backwards."""
+        if not 0 < self.base_s <= self.cap_s:
+            raise ValueError("base_s is above 0, and cap_s not below it")
+
     def wait_s(self, failures: int, retry_after_s: float = 0.0) -> float:
         """Seconds to wait after the `failures`-th failure in a row, from 1.
 
         What the server asks for is the least; the jitter comes on top, since it asks everybody
         for the same.
         """
-        bound_s = min(self.cap_s, self.base_s * 2 ** min(failures - 1, 32))
+        doublings = max(0, min(failures - 1, _DOUBLINGS_MAX))
+        bound_s = min(self.cap_s, self.base_s * 2.0**doublings)
         return retry_after_s + self.draw() * bound_s
 
     def spread_s(self, over_s: float) -> float:

@@ -14,7 +14,9 @@ class LimitExceeded(Exception):
 
 
 class StorageFull(Exception):
-    """The device has no space left. What was submitted before is safe."""
+    """The device has no space left. What was submitted before is safe, and `submit` may be tried
+    again when there is space: with the same idempotency key, it is the same transaction.
+    """
 
 
 class OutboxUnusable(Exception):

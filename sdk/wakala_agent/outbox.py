@@ -1,85 +1,65 @@
 """The outbox: what the agent recorded, on the device's disk before `submit` returns."""
 
 import json
+import logging
 import os
-import re
 import sqlite3
-import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from datetime import datetime
-from enum import Enum
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from wakala_agent.errors import (
-    InvalidTransaction,
-    KeyReused,
-    LimitExceeded,
-    OutboxUnusable,
-    StorageFull,
-    UnknownKey,
-)
-
-AMOUNT_MAX = 10**12
-"""Minor units of one transaction, as the API takes them."""
-
-BUSY_S = 10.0
-"""How long a call waits for another process that writes to the same outbox."""
+from wakala_agent.errors import KeyReused, LimitExceeded, OutboxUnusable, UnknownKey
+from wakala_agent.lock import alone
+from wakala_agent.storage import Storage, make_durable, transaction
+from wakala_agent.transaction import State, Transaction, check, check_agent, phone_tail
 
 PAGE_ROWS = 200
 """Rows read at once where many are listed: memory stays flat whatever the outbox holds."""
 
+PRUNE_ROWS = 1_000
+"""Rows deleted in one transaction, so that a `submit` never waits for long."""
+
 SCHEMA_VERSION = 1
 
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}", re.ASCII)
-_PHONE = re.compile(r"\+?[0-9 ().\-]{1,31}", re.ASCII)
-_CURRENCY = re.compile(r"[A-Z]{3}", re.ASCII)
+APPLICATION_ID = 0x57414B41
+"""Marks a SQLite file as an outbox: "WAKA"."""
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS transactions (
-    seq INTEGER PRIMARY KEY AUTOINCREMENT,
-    idempotency_key TEXT NOT NULL UNIQUE,
-    phone TEXT NOT NULL,
-    amount INTEGER NOT NULL,
-    currency TEXT,
-    captured_at TEXT,
-    state TEXT NOT NULL,
-    tries INTEGER NOT NULL,
-    asked INTEGER NOT NULL,
-    reason TEXT,
-    error TEXT,
-    changed_ms INTEGER NOT NULL
-);
-CREATE INDEX IF NOT EXISTS by_state ON transactions (state, seq);
-"""
+DAY_MS = 86_400_000
 
+_SCHEMA = (
+    "CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+    """CREATE TABLE transactions (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT,
+        idempotency_key TEXT NOT NULL UNIQUE,
+        phone TEXT NOT NULL,
+        phone_tail TEXT NOT NULL,
+        amount INTEGER NOT NULL,
+        currency TEXT,
+        captured_at TEXT,
+        state TEXT NOT NULL,
+        tries INTEGER NOT NULL DEFAULT 0,
+        asked INTEGER NOT NULL DEFAULT 0,
+        reason TEXT,
+        error TEXT,
+        ended_ms INTEGER
+    )""",
+    "CREATE INDEX by_state ON transactions (state, seq)",
+    "CREATE INDEX stored ON transactions (currency, amount) WHERE state = 'stored'",
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {SCHEMA_VERSION}",
+)
 
-class State(str, Enum):
-    """Where a transaction is. All but the first two are the server's words, or its refusal."""
+_SELECT = (
+    "SELECT seq, idempotency_key, phone, amount, currency, captured_at, state, tries, asked,"
+    " reason, error, ended_ms FROM transactions WHERE "
+)
 
-    STORED = "stored"
-    """On this device; the server may or may not have heard of it."""
-    QUEUED = "queued"
-    """The server has it and will bring it to an end: the device may be lost now."""
-    SYNCED = "synced"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-    EXPIRED = "expired"
-    REFUND_REQUESTED = "refund_requested"
-    PARTIALLY_REFUNDED = "partially_refunded"
-    REFUNDED = "refunded"
-    REFUSED = "refused"
-    """The API will never take it as it is; `error` says why. Nothing was debited."""
-
-    @property
-    def is_final(self) -> bool:
-        """Whether nothing is left to be synced."""
-        return self not in (State.STORED, State.QUEUED)
+_log = logging.getLogger("wakala_agent")
 
 
 @dataclass(frozen=True)
@@ -96,39 +76,13 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Transaction:
-    """One transaction as the outbox has it. `amount` is in minor units.
+class News:
+    """What a syncer heard of one transaction, or how it ended here."""
 
-    `currency` None means the server's default. `tries`: requests that carried it. `reason` is the
-    server's for `failed`, `error` the API's problem for `refused` (`code`, `detail`, `errors`).
-    """
-
-    seq: int
-    idempotency_key: str
-    phone: str
-    amount: int
-    currency: str | None
-    captured_at: str | None
+    key: str
     state: State
-    tries: int
-    asked: int
-    reason: str | None
-    error: Mapping[str, Any] | None
-    changed_ms: int
-
-    def request(self, agent_id: str) -> dict[str, Any]:
-        """What travels: the same for every try."""
-        body: dict[str, Any] = {
-            "agentId": agent_id,
-            "phone": self.phone,
-            "amount": self.amount,
-            "idempotencyKey": self.idempotency_key,
-        }
-        if self.currency is not None:
-            body["currency"] = self.currency
-        if self.captured_at is not None:
-            body["capturedAt"] = self.captured_at
-        return body
+    reason: str | None = None
+    error: Mapping[str, Any] | None = None
 
 
 class Outbox:
@@ -142,27 +96,22 @@ class Outbox:
         path: str | os.PathLike[str],
         agent_id: str,
         *,
-        limits: Limits = Limits(),  # noqa: B008  # frozen
+        limits: Limits = Limits(),
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Open the outbox, or make it. `now`: seconds since the epoch.
+        """Open the outbox, or make it. `now`: the device's clock, seconds since the epoch.
 
         Raises `OutboxUnusable` where the file is no outbox, or another agent's.
         """
-        if not _ID.fullmatch(agent_id):
-            raise InvalidTransaction(
-                "agent_id: 1 to 64 of A-Z a-z 0-9 . _ : - after one of A-Z a-z 0-9"
-            )
-        self.path = Path(path)
+        check_agent(agent_id)
+        self.path = Path(path).resolve()
         self.agent_id = agent_id
         self._limits = limits
         self._now = now
-        self._lock = threading.RLock()
         self._listeners: list[Callable[[Transaction], None]] = []
-        self._connection: sqlite3.Connection | None = None
-        self._process = 0
-        with self._reading() as connection:
-            self._claim(connection)
+        self._storage = Storage(self.path, self._prepare)
+        with self._storage.reading():
+            pass
 
     def submit(
         self,
@@ -179,22 +128,18 @@ class Outbox:
         whatever it raises, nothing was stored.
         """
         key = str(uuid.uuid4()) if idempotency_key is None else idempotency_key
-        _check(phone, amount, currency, key)
-        with self._writing() as connection:
+        check(phone, amount, currency, key)
+        with self._storage.writing() as connection:
             existing = _find(connection, key)
             if existing is not None:
-                if (existing.phone, existing.amount, existing.currency) != (
-                    phone,
-                    amount,
-                    currency,
-                ):
+                if not existing.same_content(phone, amount, currency):
                     raise KeyReused(f"idempotency_key {key!r} stands for another transaction")
                 return key
             self._check_limits(connection, amount, currency)
             connection.execute(
-                "INSERT INTO transactions (idempotency_key, phone, amount, currency, captured_at,"
-                " state, tries, asked, changed_ms) VALUES (?, ?, ?, ?, ?, ?, 0, 0, ?)",
-                (key, phone, amount, currency, self._captured_at(), State.STORED, self._now_ms()),
+                "INSERT INTO transactions (idempotency_key, phone, phone_tail, amount, currency,"
+                " captured_at, state) VALUES (?, ?, ?, ?, ?, ?, 'stored')",
+                (key, phone, phone_tail(phone), amount, currency, self._captured_at()),
             )
             stored = _find(connection, key)
         self._tell([] if stored is None else [stored])
@@ -202,7 +147,7 @@ class Outbox:
 
     def status(self, idempotency_key: str) -> Transaction:
         """A transaction as the device knows it. Raises `UnknownKey`."""
-        with self._reading() as connection:
+        with self._storage.reading() as connection:
             found = _find(connection, idempotency_key)
         if found is None:
             raise UnknownKey(idempotency_key)
@@ -213,12 +158,26 @@ class Outbox:
         return self._listed("state IN ('stored', 'queued')")
 
     def refused(self) -> Iterator[Transaction]:
-        """What the API will never take as it is: for a person to look at."""
+        """What the API will not take as it is: for a person to look at."""
         return self._listed("state = 'refused'")
+
+    def retry(self, idempotency_key: str) -> None:
+        """Let a refused transaction be sent again as it is: the refusal was a mistake.
+
+        The key stays, so it is safe whatever the server knows. Raises `UnknownKey`.
+        """
+        with self._storage.writing() as connection:
+            changed = connection.execute(
+                "UPDATE transactions SET state = 'stored', error = NULL, ended_ms = NULL"
+                " WHERE idempotency_key = ? AND state = 'refused'",
+                (idempotency_key,),
+            ).rowcount
+        after = self.status(idempotency_key)
+        self._tell([after] if changed else [])
 
     def at_risk(self) -> dict[str | None, int]:
         """Minor units that would be lost with this device, by currency (None: the default)."""
-        with self._reading() as connection:
+        with self._storage.reading() as connection:
             return dict(
                 connection.execute(
                     "SELECT currency, SUM(amount) FROM transactions WHERE state = 'stored'"
@@ -228,7 +187,7 @@ class Outbox:
 
     def counts(self) -> dict[State, int]:
         """How many transactions are in each state."""
-        with self._reading() as connection:
+        with self._storage.reading() as connection:
             rows = connection.execute("SELECT state, COUNT(*) FROM transactions GROUP BY state")
             return {State(state): number for state, number in rows}
 
@@ -236,24 +195,41 @@ class Outbox:
         """Call `listener` after each change that this object makes; returns what ends that.
 
         It runs in the thread that made the change, after the change is on the disk. What it
-        raises goes to `threading.excepthook` and changes nothing.
+        raises is logged under `wakala_agent` and changes nothing.
         """
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
+
+        def listening(changed: Transaction) -> None:
+            listener(changed)
+
+        def end() -> None:
+            self._listeners = [each for each in self._listeners if each is not listening]
+
+        self._listeners = [*self._listeners, listening]
+        return end
 
     def prune(self, older_than_days: float = 90) -> int:
-        """Delete what has been final for so long; how much that was. Nothing else ever deletes."""
-        before_ms = self._now_ms() - int(older_than_days * 86_400_000)
-        with self._writing() as connection:
-            return connection.execute(
-                "DELETE FROM transactions WHERE state NOT IN ('stored', 'queued')"
-                " AND changed_ms < ?",
-                (before_ms,),
-            ).rowcount
+        """Delete what has been final for so long; how much that was. Nothing else ever deletes.
+
+        Days by the server's clock, up to when it was last heard: a device's clock that jumps
+        deletes nothing, and nor does one that never syncs.
+        """
+        if not older_than_days >= 0:
+            raise ValueError("older_than_days: 0 or more")
+        age_ms, deleted = int(min(older_than_days, 10**6) * DAY_MS), 0
+        while True:
+            with self._storage.writing() as connection:
+                found = connection.execute(
+                    "DELETE FROM transactions WHERE seq IN (SELECT seq FROM transactions"
+                    " WHERE state NOT IN ('stored', 'queued') AND ended_ms <= ? LIMIT ?)",
+                    (_server_ms(connection) - age_ms, PRUNE_ROWS),
+                ).rowcount
+            deleted += found
+            if found < PRUNE_ROWS:
+                return deleted
 
     def export(self) -> Iterator[str]:
         """Everything in the outbox, a line of JSON for each transaction."""
-        for each in self._listed("TRUE"):
+        for each in self._listed("seq > 0"):
             yield json.dumps(
                 each.request(self.agent_id)
                 | {"state": each.state.value, "reason": each.reason, "error": each.error}
@@ -261,99 +237,71 @@ class Outbox:
 
     def close(self) -> None:
         """Close the file; the next call opens it again."""
-        with self._lock:
-            if self._connection is not None and self._process == os.getpid():
-                self._connection.close()
-            self._connection = None
+        self._storage.close()
 
-    # What the syncer does.
+    # What a syncer does.
 
-    def next_to_send(self, limit: int) -> list[Transaction]:
-        """The first stored transactions, in the order in which they were submitted."""
-        return self._page("state = 'stored'", 0, limit)
+    def next_to_send(self, limit: int, aside: Collection[str] = ()) -> list[Transaction]:
+        """The first stored transactions in the order of submission, but for phone tails aside."""
+        marks = ", ".join("?" * len(aside))
+        return self._page(
+            f"state = 'stored' AND phone_tail NOT IN ({marks}) ORDER BY seq LIMIT ?",
+            (*aside, limit),
+        )
 
     def next_to_ask(self, limit: int) -> list[Transaction]:
         """Queued transactions, those first that were asked for least."""
-        with self._reading() as connection:
-            rows = connection.execute(
-                f"SELECT {_COLUMNS} FROM transactions WHERE state = 'queued'"
-                " ORDER BY asked, seq LIMIT ?",
-                (limit,),
-            )
-            return [_read(row) for row in rows]
+        return self._page("state = 'queued' ORDER BY asked, seq LIMIT ?", (limit,))
 
-    def trying(self, keys: list[str]) -> None:
+    def trying(self, keys: Iterable[str]) -> None:
         """Write down that a request is about to carry these: from now on, the server may know."""
-        with self._writing() as connection:
-            connection.executemany(
-                "UPDATE transactions SET tries = tries + 1"
-                " WHERE idempotency_key = ? AND state = 'stored'",
-                [(key,) for key in keys],
-            )
+        self._count_up("UPDATE transactions SET tries = tries + 1 WHERE idempotency_key = ?", keys)
 
-    def learn(self, key: str, state: State, reason: str | None) -> None:
-        """What the server said of a transaction. A final state is never left for an earlier one."""
-        with self._writing() as connection:
-            before = _find(connection, key)
-            if before is None or (before.state.is_final and not state.is_final):
+    def asking(self, keys: Iterable[str]) -> None:
+        """Write down that the server is about to be asked for these."""
+        self._count_up("UPDATE transactions SET asked = asked + 1 WHERE idempotency_key = ?", keys)
+
+    def learn(self, news: Iterable[News], server_ms: int | None) -> None:
+        """Write down what the server said, all of it or nothing; `server_ms`: its clock then."""
+        changed: list[Transaction] = []
+        with self._storage.writing() as connection:
+            if server_ms is not None and server_ms > _server_ms(connection):
+                connection.execute(
+                    "INSERT OR REPLACE INTO about VALUES ('server_ms', ?)", (str(server_ms),)
+                )
+            for each in news:
+                before = _find(connection, each.key)
+                if before is not None and before.state.may_become(each.state):
+                    after = _after(before, each, server_ms)
+                    _write(connection, after)
+                    changed += [after] if after.state is not before.state else []
+        self._tell(changed)
+
+    def only_syncer(self) -> AbstractContextManager[bool]:
+        """Whether no other thread or process syncs this outbox meanwhile; never waits."""
+        return alone(self.path.with_name(f"{self.path.name}.sync"))
+
+    def _count_up(self, statement: str, keys: Iterable[str]) -> None:
+        with self._storage.writing() as connection:
+            connection.executemany(statement, [(key,) for key in keys])
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        """Make sure that the file is this agent's outbox before anything in it is touched."""
+        _check_kind(connection, self.path)
+        make_durable(connection)
+        if not _has_tables(connection):
+            self._make_tables(connection)
+        ((owner,),) = connection.execute("SELECT value FROM about WHERE name = 'agent_id'")
+        if owner != self.agent_id:
+            raise OutboxUnusable(f"{self.path} is the outbox of agent {owner!r}")
+
+    def _make_tables(self, connection: sqlite3.Connection) -> None:
+        with transaction(connection):
+            if _has_tables(connection):  # another process was quicker
                 return
-            connection.execute(
-                "UPDATE transactions SET state = ?, reason = ?, error = NULL, changed_ms = ?,"
-                " asked = asked + 1 WHERE idempotency_key = ?",
-                (state, reason, self._now_ms(), key),
-            )
-            after = replace(before, state=state, reason=reason, error=None)
-        self._tell([after] if after.state is not before.state else [])
-
-    def refuse(self, key: str, problem: Mapping[str, Any]) -> None:
-        """The API will never take it as it is, and does not know it."""
-        with self._writing() as connection:
-            connection.execute(
-                "UPDATE transactions SET state = 'refused', error = ?, changed_ms = ?"
-                " WHERE idempotency_key = ? AND state = 'stored'",
-                (json.dumps(problem), self._now_ms(), key),
-            )
-            after = _find(connection, key)
-        self._tell([] if after is None else [after])
-
-    def forget_queued(self, key: str) -> None:
-        """The server does not know a transaction that it had taken: it is sent again."""
-        with self._writing() as connection:
-            connection.execute(
-                "UPDATE transactions SET state = 'stored' WHERE idempotency_key = ?"
-                " AND state = 'queued'",
-                (key,),
-            )
-
-    @contextmanager
-    def only_syncer(self) -> Iterator[bool]:
-        """Whether no other thread or process syncs this outbox meanwhile; never waits.
-
-        The lock is the operating system's, on a file beside the outbox, so it goes with a process
-        that is killed.
-        """
-        lock = self._open(Path(f"{self.path}.sync"), timeout_s=0)
-        try:
-            try:
-                lock.execute("BEGIN EXCLUSIVE")
-            except sqlite3.OperationalError:
-                yield False
-            else:
-                yield True
-        finally:
-            lock.close()
-
-    def _claim(self, connection: sqlite3.Connection) -> None:
-        connection.executescript(_SCHEMA)
-        about = {"agent_id": self.agent_id, "schema": str(SCHEMA_VERSION)}
-        for name, value in about.items():
-            connection.execute("INSERT OR IGNORE INTO about VALUES (?, ?)", (name, value))
-        found = dict(connection.execute("SELECT name, value FROM about"))
-        if found != about:
-            raise OutboxUnusable(
-                f"{self.path} is the outbox of agent {found.get('agent_id')!r},"
-                f" schema {found.get('schema')}: not {self.agent_id!r}, {SCHEMA_VERSION}"
-            )
+            for statement in _SCHEMA:
+                connection.execute(statement)
+            connection.execute("INSERT INTO about VALUES ('agent_id', ?)", (self.agent_id,))
 
     def _check_limits(
         self, connection: sqlite3.Connection, amount: int, currency: str | None
@@ -361,129 +309,114 @@ class Outbox:
         limits = self._limits
         if limits.amount_max is not None and amount > limits.amount_max:
             raise LimitExceeded(f"amount: at most {limits.amount_max} in one transaction")
-        number, total = connection.execute(
-            "SELECT COUNT(*), COALESCE(SUM(amount) FILTER (WHERE currency IS ?), 0)"
-            " FROM transactions WHERE state = 'stored'",
-            (currency,),
-        ).fetchone()
-        if limits.stored_max is not None and number >= limits.stored_max:
-            raise LimitExceeded(f"{number} transactions wait for the network already: sync first")
-        if limits.stored_total_max is not None and total + amount > limits.stored_total_max:
-            raise LimitExceeded(
-                f"{total} minor units wait for the network already, and at most"
-                f" {limits.stored_total_max} may: sync first"
-            )
+        if limits.stored_max is not None:
+            (number,) = connection.execute(
+                "SELECT COUNT(*) FROM transactions WHERE state = 'stored'"
+            ).fetchone()
+            if number >= limits.stored_max:
+                raise LimitExceeded(f"{number} transactions wait for the network: sync first")
+        if limits.stored_total_max is not None:
+            (total,) = connection.execute(
+                "SELECT COALESCE(SUM(amount), 0) FROM transactions WHERE state = 'stored'"
+                " AND currency IS ?",
+                (currency,),
+            ).fetchone()
+            if total + amount > limits.stored_total_max:
+                raise LimitExceeded(
+                    f"{total} minor units wait for the network, and at most"
+                    f" {limits.stored_total_max} may: sync first"
+                )
 
     def _captured_at(self) -> str | None:
         """The device's clock, RFC 3339; nothing where it is so wrong that the API refuses it."""
         try:
-            moment = datetime.fromtimestamp(self._now()).astimezone()
+            moment = datetime.fromtimestamp(self._now(), timezone.utc)
         except (OverflowError, OSError, ValueError):
             return None
-        plausible = 2000 <= moment.year < 2100
-        return moment.isoformat(timespec="milliseconds") if plausible else None
+        return moment.isoformat(timespec="milliseconds") if 2000 <= moment.year < 2100 else None
 
     def _listed(self, condition: str) -> Iterator[Transaction]:
         after = 0
-        while page := self._page(condition, after, PAGE_ROWS):
+        while page := self._page(
+            f"seq > ? AND {condition} ORDER BY seq LIMIT ?", (after, PAGE_ROWS)
+        ):
             yield from page
             after = page[-1].seq
 
-    def _page(self, condition: str, after: int, limit: int) -> list[Transaction]:
-        with self._reading() as connection:
-            rows = connection.execute(
-                f"SELECT {_COLUMNS} FROM transactions WHERE seq > ? AND {condition}"
-                " ORDER BY seq LIMIT ?",
-                (after, limit),
-            )
-            return [_read(row) for row in rows]
+    def _page(self, condition: str, values: tuple[object, ...]) -> list[Transaction]:
+        with self._storage.reading() as connection:
+            return [_read(row) for row in connection.execute(_SELECT + condition, values)]
 
     def _tell(self, changed: list[Transaction]) -> None:
-        for transaction in changed:
-            for listener in list(self._listeners):
-                try:
-                    listener(transaction)
-                except Exception as error:  # noqa: BLE001  # the app's own, and none of ours
-                    told = threading.ExceptHookArgs(
-                        (type(error), error, error.__traceback__, threading.current_thread())
-                    )
-                    threading.excepthook(told)
-
-    @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction of the file: committed and on the disk at the end, or nothing of it."""
-        with self._reading() as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
-
-    @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
-            try:
-                yield self._own_connection()
-            except sqlite3.DatabaseError as error:
-                raise self._told(error) from error
-
-    def _told(self, error: sqlite3.DatabaseError) -> Exception:
-        if "full" in str(error):
-            return StorageFull(f"no space left for {self.path}; nothing of this call was stored")
-        return OutboxUnusable(f"{self.path}: {error}")
-
-    def _own_connection(self) -> sqlite3.Connection:
-        """SQLite's connections do not survive a fork: each process opens its own."""
-        if self._connection is None or self._process != os.getpid():
-            self._connection = self._open(self.path, timeout_s=BUSY_S)
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            self._connection.execute("PRAGMA synchronous = FULL")
-            self._process = os.getpid()
-        return self._connection
-
-    def _open(self, path: Path, timeout_s: float) -> sqlite3.Connection:
-        # Our own lock keeps two threads apart, so one connection may serve both.
-        return sqlite3.connect(
-            path, timeout=timeout_s, isolation_level=None, check_same_thread=False
-        )
-
-    def _now_ms(self) -> int:
-        return int(self._now() * 1000)
+        for each in changed:
+            for listener in self._listeners:
+                _call(listener, each)
 
 
-_COLUMNS = (
-    "seq, idempotency_key, phone, amount, currency, captured_at, state, tries, asked, reason,"
-    " error, changed_ms"
-)
+def _call(listener: Callable[[Transaction], None], changed: Transaction) -> None:
+    try:
+        listener(changed)
+    except Exception:  # the app's own: what happened to the transaction has happened
+        _log.exception("a listener raised")
 
 
-def _read(row: tuple[Any, ...]) -> Transaction:
-    *before, state, tries, asked, reason, error, changed_ms = row
-    told = None if error is None else json.loads(error)
-    return Transaction(*before, State(state), tries, asked, reason, told, changed_ms)
+def _check_kind(connection: sqlite3.Connection, path: Path) -> None:
+    ((kind,),) = connection.execute("PRAGMA application_id")
+    ((version,),) = connection.execute("PRAGMA user_version")
+    if kind != APPLICATION_ID and (kind or version or _has_tables(connection)):
+        raise OutboxUnusable(f"{path} is a database of something else")
+    if version > SCHEMA_VERSION:
+        raise OutboxUnusable(f"{path} was made by a newer version of this package")
+
+
+def _has_tables(connection: sqlite3.Connection) -> bool:
+    return connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None
 
 
 def _find(connection: sqlite3.Connection, key: str) -> Transaction | None:
-    row = connection.execute(
-        f"SELECT {_COLUMNS} FROM transactions WHERE idempotency_key = ?", (key,)
-    ).fetchone()
+    row = connection.execute(_SELECT + "idempotency_key = ?", (key,)).fetchone()
     return None if row is None else _read(row)
 
 
-def _check(phone: str, amount: int, currency: str | None, key: str) -> None:
-    """What the API would refuse for good is refused while the agent still sees the customer."""
-    if type(amount) is not int or not 1 <= amount <= AMOUNT_MAX:
-        raise InvalidTransaction(f"amount: an integer in minor units, 1 to {AMOUNT_MAX}")
-    if not isinstance(phone, str) or not _PHONE.fullmatch(phone):
-        raise InvalidTransaction("phone: digits, spaces, -(). and a leading +")
-    if not 7 <= len(re.sub("[^0-9]", "", phone)) <= 16:
-        raise InvalidTransaction("phone: too short or too long")
-    if currency is not None and not (isinstance(currency, str) and _CURRENCY.fullmatch(currency)):
-        raise InvalidTransaction("currency: three capital letters of ISO 4217")
-    if not isinstance(key, str) or not _ID.fullmatch(key):
-        raise InvalidTransaction(
-            "idempotency_key: 1 to 64 of A-Z a-z 0-9 . _ : - after one of A-Z a-z 0-9"
-        )
+def _read(row: tuple[Any, ...]) -> Transaction:
+    *first, state, tries, asked, reason, error, ended_ms = row
+    seq, key, phone, amount, currency, captured_at = first
+    return Transaction(
+        seq=seq,
+        idempotency_key=key,
+        phone=phone,
+        amount=amount,
+        currency=currency,
+        captured_at=captured_at,
+        state=State(state),
+        tries=tries,
+        asked=asked,
+        reason=reason,
+        error=None if error is None else json.loads(error),
+        ended_ms=ended_ms,
+    )
+
+
+def _after(before: Transaction, news: News, server_ms: int | None) -> Transaction:
+    ended_ms = before.ended_ms if before.state.is_final else server_ms
+    return replace(
+        before,
+        state=news.state,
+        reason=news.reason,
+        error=news.error,
+        ended_ms=ended_ms if news.state.is_final else None,
+    )
+
+
+def _write(connection: sqlite3.Connection, after: Transaction) -> None:
+    error = None if after.error is None else json.dumps(after.error)
+    connection.execute(
+        "UPDATE transactions SET state = ?, reason = ?, error = ?, ended_ms = ? WHERE seq = ?",
+        (after.state.value, after.reason, error, after.ended_ms, after.seq),
+    )
+
+
+def _server_ms(connection: sqlite3.Connection) -> int:
+    """The server's clock when it was last heard; 0: never."""
+    row = connection.execute("SELECT value FROM about WHERE name = 'server_ms'").fetchone()
+    return 0 if row is None else int(row[0])

@@ -1,0 +1,316 @@
+"""What one sync does, step by step: a generator that knows no network and no clock of its own.
+
+It says what is to be carried out (a call, a pause, a new token) and is sent what came of it.
+"""
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from wakala_agent.api import (
+    BATCH_MAX,
+    FOREIGN,
+    Answer,
+    Call,
+    Known,
+    NotNow,
+    NotTheirs,
+    Refused,
+    Verdict,
+    read_results,
+    read_status,
+    refusal,
+)
+from wakala_agent.backoff import Backoff
+from wakala_agent.outbox import News, Outbox
+from wakala_agent.transaction import State, Transaction
+
+ASK_MAX = 200
+"""Queued transactions that one sync asks for, those first that were asked for least."""
+
+REQUEST_S_MIN = 2.0
+"""With less time left, another request would hardly see its answer."""
+
+ASK_FAILURES_MAX = 3
+"""Failures in a row after which a sync asks no more: what was asked for is safe at the server."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long a sync may take and how hard it may try.
+
+    `budget_s` bounds one sync, waits and requests included. `timeout_s` bounds a request; it is
+    above the gateway's own 29 s, so that an answer is not given up while it may still come.
+    `requests_per_s` is kept from one sync of a `Syncer` to the next.
+    """
+
+    budget_s: float = 60.0
+    timeout_s: float = 35.0
+    requests_per_s: float = 5.0
+    backoff: Backoff = field(default_factory=Backoff)
+
+    def __post_init__(self) -> None:
+        """Refuse what could never send anything."""
+        if not (self.budget_s > 0 and self.timeout_s > 0 and self.requests_per_s > 0):
+            raise ValueError("budget_s, timeout_s and requests_per_s are above 0")
+
+
+@dataclass
+class Report:
+    """What one sync did. `problem`: why it stopped before everything was sent, if it did.
+
+    `sent` counts transactions, each time that one travels; `accepted` those new to the server,
+    `replayed` those it had, `refused` those it will not take; `asked` the status requests and
+    `ended` the transactions heard to be final. `stored` is what still waits on the device.
+    """
+
+    sent: int = 0
+    accepted: int = 0
+    replayed: int = 0
+    refused: int = 0
+    asked: int = 0
+    ended: int = 0
+    requests: int = 0
+    failures: int = 0
+    stored: int = 0
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Do nothing for so long."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class NewToken:
+    """Forget the token: the next call needs a new one."""
+
+
+Step = Call | Pause | NewToken
+_T = TypeVar("_T")
+Steps = Generator[Step, Any, _T]
+
+
+@dataclass
+class Gate:
+    """When the next request may begin: for the pace, and since the server asked to be left alone.
+
+    It outlives a sync: neither is forgotten because a sync is over.
+    """
+
+    opens_s: float = float("-inf")
+
+    def keep_shut_until(self, opens_s: float) -> None:
+        """Let nobody through before that."""
+        self.opens_s = max(self.opens_s, opens_s)
+
+
+@dataclass(frozen=True)
+class _Trouble:
+    """Why a page is not done. `progress`: some of it is."""
+
+    why: str
+    retry_after_s: float = 0.0
+    may_be_the_request: bool = False
+    progress: bool = False
+
+
+class _Stopped(Exception):
+    """The sync ends here; what is left stays in the outbox."""
+
+
+@dataclass
+class Plan:
+    """One sync of one outbox, until `deadline_s` of `clock` or until `stopping` says so."""
+
+    outbox: Outbox
+    pace: Pace
+    gate: Gate
+    clock: Callable[[], float]
+    deadline_s: float
+    stopping: Callable[[], bool]
+    report: Report = field(default_factory=Report)
+
+    def steps(self) -> Steps[None]:
+        """Send what is stored, then ask what became of what is queued."""
+        try:
+            yield from self._send_stored()
+            if (yield from self._ask_for_queued()):
+                yield from self._send_stored()
+        except _Stopped as stopped:
+            before = self.report.problem
+            self.report.problem = f"{stopped} ({before})" if before else str(stopped)
+
+    def _send_stored(self) -> Steps[None]:
+        """In the order of submission, so in the order of each phone; a failure holds all up.
+
+        But not for good: where the server may have failed at what it was sent, the next request
+        is half as large, and what fails alone is put aside, with all of its phone, for the rest.
+        """
+        size, failures = BATCH_MAX, 0
+        aside: set[str] = set()
+        while True:
+            page = self.outbox.next_to_send(size, aside)
+            if not page and not aside:
+                return
+            if not page:  # what was put aside is all there is: again, while there is time
+                aside.clear()
+                continue
+            trouble = yield from self._send_page(page)
+            self.report.problem = trouble.why if trouble else None
+            if trouble is None:
+                size, failures = min(2 * size, BATCH_MAX), 0
+                continue
+            if trouble.may_be_the_request:
+                size = max(1, len(page) // 2)
+                aside |= {page[0].phone_tail} if len(page) == 1 else set()
+            failures = 1 if trouble.progress else failures + 1
+            yield from self._back_off(failures, trouble.retry_after_s)
+
+    def _send_page(self, page: Sequence[Transaction]) -> Steps[_Trouble | None]:
+        """Send a page. None: each has its verdict, and it is written down."""
+        unsure = {each.idempotency_key for each in page if each.tries}
+        body = {"transactions": [each.request(self.outbox.agent_id) for each in page]}
+        yield from self._turn()
+        self.outbox.trying(each.idempotency_key for each in page)
+        self.report.sent += len(page)
+        answer = yield from self._call("POST", "/tx/offline/batch", body)
+        if answer.status == 200:
+            verdicts = read_results(answer, page)
+            if verdicts is None:
+                return _Trouble(FOREIGN, may_be_the_request=True)
+            return (yield from self._take(page, verdicts, unsure, answer))
+        if answer.may_pass:
+            return _Trouble(answer.told, answer.retry_after_s, answer.may_be_the_request)
+        if not answer.is_refusal:
+            raise _Stopped(answer.told)
+        if len(page) > 1:
+            return (yield from self._send_halves(page))
+        refused = Refused(refusal(answer.body))
+        return (yield from self._take(page, [refused], unsure, answer))
+
+    def _send_halves(self, page: Sequence[Transaction]) -> Steps[_Trouble | None]:
+        middle = len(page) // 2
+        trouble = yield from self._send_page(page[:middle])
+        if trouble is None:
+            trouble = yield from self._send_page(page[middle:])
+        return trouble
+
+    def _take(
+        self,
+        page: Sequence[Transaction],
+        verdicts: Sequence[Verdict],
+        unsure: set[str],
+        answer: Answer,
+    ) -> Steps[_Trouble | None]:
+        """Write down what is certain, look into what is not, and say what is left."""
+        sent = list(zip(page, verdicts, strict=True))
+        news = [self._known(each, v) for each, v in sent if isinstance(v, Known)]
+        refused = [(each, v) for each, v in sent if isinstance(v, Refused)]
+        doubtful = [(each, v) for each, v in refused if _is_doubtful(each, v, unsure)]
+        news += [self._refused(each, v) for each, v in refused if (each, v) not in doubtful]
+        self.outbox.learn(news, answer.server_ms)
+        for verdict in verdicts:
+            if isinstance(verdict, NotTheirs):
+                yield NewToken()
+                raise _Stopped(f"not a token of agent {self.outbox.agent_id}: {verdict.why}")
+        troubles = [_Trouble(v.why) for v in verdicts if isinstance(v, NotNow)]
+        for each, verdict in doubtful:
+            trouble = yield from self._look_into(each, verdict)
+            troubles += [trouble] if trouble else []
+        return replace(troubles[-1], progress=bool(news)) if troubles else None
+
+    def _look_into(self, each: Transaction, verdict: Refused) -> Steps[_Trouble | None]:
+        """Believe a refusal only where no earlier try, whose answer was lost, was accepted."""
+        answer = yield from self._status(each)
+        known = read_status(answer, each)
+        if known is not None:
+            self.outbox.learn([self._known(each, known)], answer.server_ms)
+            return None
+        if answer.is_unknown_key:
+            self.outbox.learn([self._refused(each, verdict)], answer.server_ms)
+            return None
+        if answer.may_pass or answer.status == 200:
+            return _Trouble(answer.told, answer.retry_after_s)
+        raise _Stopped(answer.told)
+
+    def _ask_for_queued(self) -> Steps[bool]:
+        """Whether the server did not know something that it had: it is to be sent again."""
+        queued = self.outbox.next_to_ask(ASK_MAX)
+        self.outbox.asking(each.idempotency_key for each in queued)
+        failures, forgot = 0, False
+        for each in queued:
+            answer = yield from self._status(each)
+            self.report.asked += 1
+            known = read_status(answer, each)
+            if known is not None:
+                news = News(each.idempotency_key, known.state, known.reason)
+                self.report.ended += known.state.is_final
+                self.outbox.learn([news], answer.server_ms)
+                failures = 0
+            elif answer.is_unknown_key:
+                self.outbox.learn([News(each.idempotency_key, State.STORED)], answer.server_ms)
+                failures, forgot = 0, True
+            else:
+                failures += 1
+                is_passing = answer.may_pass or answer.status == 200
+                if not is_passing or failures == ASK_FAILURES_MAX:
+                    raise _Stopped(answer.told)
+                yield from self._back_off(failures, answer.retry_after_s)
+        return forgot
+
+    def _known(self, each: Transaction, known: Known) -> News:
+        self.report.replayed += known.replayed
+        self.report.accepted += not known.replayed
+        self.report.ended += known.state.is_final
+        return News(each.idempotency_key, known.state, known.reason)
+
+    def _refused(self, each: Transaction, refused: Refused) -> News:
+        self.report.refused += 1
+        return News(each.idempotency_key, State.REFUSED, error=refused.problem)
+
+    def _status(self, each: Transaction) -> Steps[Answer]:
+        return (yield from self._call("GET", f"/tx/status/{quote(each.idempotency_key, safe='')}"))
+
+    def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Steps[Answer]:
+        """One request in its turn; where the token has lapsed, once more with a new one."""
+        for _ in range(2):
+            yield from self._turn()
+            self.report.requests += 1
+            self.gate.opens_s = self.clock() + 1 / self.pace.requests_per_s
+            timeout_s = min(self.pace.timeout_s, self.deadline_s - self.clock())
+            answer: Answer = yield Call(method, path, body, timeout_s)
+            if answer.may_pass:
+                self.gate.keep_shut_until(self.clock() + answer.retry_after_s)
+            if answer.status != 401:
+                return answer
+            yield NewToken()
+        raise _Stopped("the token is refused: sign in again")
+
+    def _turn(self) -> Steps[None]:
+        """Wait until the next request may begin."""
+        left_s = self.deadline_s - self.clock()
+        if self.report.requests and left_s < REQUEST_S_MIN:
+            raise _Stopped("no time left: the rest stays in the outbox")
+        yield from self._pause(max(0.0, self.gate.opens_s - self.clock()))
+
+    def _back_off(self, failures: int, retry_after_s: float) -> Steps[None]:
+        self.report.failures += 1
+        yield from self._pause(self.pace.backoff.wait_s(failures, retry_after_s))
+
+    def _pause(self, seconds: float) -> Steps[None]:
+        """Never into the deadline: a wait after which nothing could be done is not begun."""
+        if self.stopping():
+            raise _Stopped("stopped: the rest stays in the outbox")
+        if self.clock() + seconds >= self.deadline_s:
+            raise _Stopped(f"no time left to wait {seconds:.1f} s: the rest stays in the outbox")
+        if seconds > 0:
+            yield Pause(seconds)
+
+
+def _is_doubtful(each: Transaction, refused: Refused, unsure: set[str]) -> bool:
+    """Whether an earlier try may have been accepted; where the key is taken, the API compared."""
+    return each.idempotency_key in unsure and refused.problem.get("code") != "KEY_REUSED"

@@ -7,7 +7,7 @@ PINS   := --quiet --generate-hashes --no-emit-index-url --no-emit-find-links \
           --python-version 3.13 --custom-compile-command "make pins"
 
 .DEFAULT_GOAL := help
-.PHONY: help run stop test check lint types invoke pins clean
+.PHONY: help run stop test check lint types openapi invoke pins clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -31,6 +31,9 @@ lint: $(READY)
 
 types: $(READY)
 	$(BIN)/mypy
+
+openapi: $(READY) ## Write docs/openapi.yaml anew from the code that it describes
+	PYTHONPATH=services $(BIN)/python -m tests.openapi
 
 # The function runs in Docker on Lambda's own image, for this machine's processor. The exit status
 # is 0 even when it raised: read the answer.

@@ -74,9 +74,8 @@ def accept_many(
     """Accept a batch; the answers are parallel to the requests.
 
     Phones run side by side, the requests of one phone in their order: after one that was not
-    stored, none later is. A key that comes again
-    waits until its first request has its answer, whatever phone it names. `in_thread` prepares a
-    call for another thread.
+    stored, none later is, as it would overtake. A key that comes again waits until its first
+    request has its answer, whatever phone it names. `in_thread` prepares a call for another thread.
     """
     lanes: dict[Phone, list[int]] = {}
     repeated: list[int] = []
@@ -88,13 +87,18 @@ def accept_many(
             keys.add(request.idempotency_key)
             lanes.setdefault(request.phone, []).append(index)
     answers: dict[int, Acceptance] = {}
+    held_up: set[Phone] = set()
 
     def run(lane: Sequence[int]) -> None:
-        answer: Acceptance | None = None
         for index in lane:
-            if not isinstance(answer, NotStored):  # what comes later must not overtake it
-                answer = accept_one(requests[index], table, clock, open_days)
-            answers[index] = answer
+            request = requests[index]
+            answers[index] = (
+                NotStored()
+                if request.phone in held_up
+                else accept_one(request, table, clock, open_days)
+            )
+            if isinstance(answers[index], NotStored):
+                held_up.add(request.phone)
 
     with ThreadPoolExecutor(max_workers=min(WORKERS_MAX, len(lanes) or 1)) as pool:
         list(pool.map(in_thread(run), lanes.values()))

@@ -21,6 +21,7 @@ from tests.fakes.memory import FakeAcceptedTransactions, FakeClock, Store
 from tests.fakes.scripted import Call, around, scripted, unavailable
 from wallet_ledger.domain.ids import AgentId, Currency, IdempotencyKey, Phone
 from wallet_ledger.domain.transactions import Request, Status
+from wallet_ledger.errors import Unavailable
 from wallet_ledger.ports import AcceptedTransactions
 
 OPEN_DAYS = 7
@@ -137,6 +138,30 @@ def test_p10_the_requests_of_one_phone_are_stored_in_their_order() -> None:
         mine = [key for key in stored if int(key) % 3 == lane]
         assert mine == sorted(mine)
     assert len(stored) == 45
+
+
+def test_p10_after_one_that_was_not_stored_no_later_one_of_its_phone_is() -> None:
+    """Nor one whose key came before; other phones go on, and the same batch again is in order."""
+    stored: list[str] = []
+    failing = {"2"}
+
+    def fail(call: Call) -> object:
+        key = call.arguments[0].idempotency_key
+        if key in failing:
+            raise Unavailable("Throttling")
+        answer = call.proceed()
+        stored.append(key)
+        return answer
+
+    table = around(FakeAcceptedTransactions(Store()), fail)
+    batch = [_request(key) for key in ("1", "2", "3", "3", "2")]
+    batch += [_request("a", "254733000111"), _request("b", "254733000111")]
+    answers = [type(answer) for answer in _accept(batch, table)]
+    assert answers == [Accepted, *[NotStored] * 4, Accepted, Accepted]
+    assert [key for key in stored if key.isdecimal()] == ["1"]
+    failing.clear()
+    answers = [type(answer) for answer in _accept(batch, table)]
+    assert answers == [Replayed, Accepted, Accepted, *[Replayed] * 4]
 
 
 def test_a_batch_of_many_phones_is_stored_ten_phones_at_a_time() -> None:

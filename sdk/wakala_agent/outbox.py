@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,12 @@ PAGE_ROWS = 200
 
 PRUNE_ROWS = 1_000
 """Rows deleted in one transaction, so that a `submit` never waits for long."""
+
+SUSPECT_ALONE = 6
+"""Failures of the server itself after which one of a full batch was alone, and failed."""
+
+ASIDE_MAX = 500
+"""Phones that are passed over at once: SQLite takes 999 values, and more is no matter of one."""
 
 SCHEMA_VERSION = 1
 
@@ -43,6 +50,7 @@ _SCHEMA = (
         captured_at TEXT,
         state TEXT NOT NULL,
         tries INTEGER NOT NULL DEFAULT 0,
+        suspect INTEGER NOT NULL DEFAULT 0,
         asked INTEGER NOT NULL DEFAULT 0,
         reason TEXT,
         error TEXT,
@@ -55,8 +63,8 @@ _SCHEMA = (
 )
 
 _SELECT = (
-    "SELECT seq, idempotency_key, phone, amount, currency, captured_at, state, tries, asked,"
-    " reason, error, ended_ms FROM transactions WHERE "
+    "SELECT seq, idempotency_key, phone, amount, currency, captured_at, state, tries, suspect,"
+    " asked, reason, error, ended_ms FROM transactions WHERE "
 )
 
 _log = logging.getLogger("wakala_agent")
@@ -109,9 +117,17 @@ class Outbox:
         self._limits = limits
         self._now = now
         self._listeners: list[Callable[[Transaction], None]] = []
-        self._storage = Storage(self.path, self._prepare)
+        self._storage = Storage(self.path, partial(_prepare, self.path, agent_id))
         with self._storage.reading():
             pass
+
+    def __enter__(self) -> "Outbox":
+        """`with Outbox(…) as outbox:` closes it at the end."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file."""
+        self.close()
 
     def submit(
         self,
@@ -249,6 +265,16 @@ class Outbox:
             (*aside, limit),
         )
 
+    def suspects(self) -> set[str]:
+        """Phone tails with a transaction at which, even alone, the server itself failed."""
+        with self._storage.reading() as connection:
+            rows = connection.execute(
+                "SELECT DISTINCT phone_tail FROM transactions WHERE state = 'stored'"
+                " AND suspect >= ? LIMIT ?",
+                (SUSPECT_ALONE, ASIDE_MAX),
+            )
+            return {tail for (tail,) in rows}
+
     def next_to_ask(self, limit: int) -> list[Transaction]:
         """Queued transactions, those first that were asked for least."""
         return self._page("state = 'queued' ORDER BY asked, seq LIMIT ?", (limit,))
@@ -256,6 +282,12 @@ class Outbox:
     def trying(self, keys: Iterable[str]) -> None:
         """Write down that a request is about to carry these: from now on, the server may know."""
         self._count_up("UPDATE transactions SET tries = tries + 1 WHERE idempotency_key = ?", keys)
+
+    def suspecting(self, keys: Iterable[str]) -> None:
+        """Write down that the server itself failed at a request that carried these."""
+        self._count_up(
+            "UPDATE transactions SET suspect = suspect + 1 WHERE idempotency_key = ?", keys
+        )
 
     def asking(self, keys: Iterable[str]) -> None:
         """Write down that the server is about to be asked for these."""
@@ -284,24 +316,6 @@ class Outbox:
     def _count_up(self, statement: str, keys: Iterable[str]) -> None:
         with self._storage.writing() as connection:
             connection.executemany(statement, [(key,) for key in keys])
-
-    def _prepare(self, connection: sqlite3.Connection) -> None:
-        """Make sure that the file is this agent's outbox before anything in it is touched."""
-        _check_kind(connection, self.path)
-        make_durable(connection)
-        if not _has_tables(connection):
-            self._make_tables(connection)
-        ((owner,),) = connection.execute("SELECT value FROM about WHERE name = 'agent_id'")
-        if owner != self.agent_id:
-            raise OutboxUnusable(f"{self.path} is the outbox of agent {owner!r}")
-
-    def _make_tables(self, connection: sqlite3.Connection) -> None:
-        with transaction(connection):
-            if _has_tables(connection):  # another process was quicker
-                return
-            for statement in _SCHEMA:
-                connection.execute(statement)
-            connection.execute("INSERT INTO about VALUES ('agent_id', ?)", (self.agent_id,))
 
     def _check_limits(
         self, connection: sqlite3.Connection, amount: int, currency: str | None
@@ -360,6 +374,26 @@ def _call(listener: Callable[[Transaction], None], changed: Transaction) -> None
         _log.exception("a listener raised")
 
 
+def _prepare(path: Path, agent_id: str, connection: sqlite3.Connection) -> None:
+    """Make sure that the file is this agent's outbox before anything in it is touched."""
+    _check_kind(connection, path)
+    make_durable(connection)
+    if not _has_tables(connection):
+        _make_tables(connection, agent_id)
+    ((owner,),) = connection.execute("SELECT value FROM about WHERE name = 'agent_id'")
+    if owner != agent_id:
+        raise OutboxUnusable(f"{path} is the outbox of agent {owner!r}")
+
+
+def _make_tables(connection: sqlite3.Connection, agent_id: str) -> None:
+    with transaction(connection):
+        if _has_tables(connection):  # another process was quicker
+            return
+        for statement in _SCHEMA:
+            connection.execute(statement)
+        connection.execute("INSERT INTO about VALUES ('agent_id', ?)", (agent_id,))
+
+
 def _check_kind(connection: sqlite3.Connection, path: Path) -> None:
     ((kind,),) = connection.execute("PRAGMA application_id")
     ((version,),) = connection.execute("PRAGMA user_version")
@@ -379,8 +413,8 @@ def _find(connection: sqlite3.Connection, key: str) -> Transaction | None:
 
 
 def _read(row: tuple[Any, ...]) -> Transaction:
-    *first, state, tries, asked, reason, error, ended_ms = row
-    seq, key, phone, amount, currency, captured_at = first
+    seq, key, phone, amount, currency, captured_at, *rest = row
+    state, tries, suspect, asked, reason, error, ended_ms = rest
     return Transaction(
         seq=seq,
         idempotency_key=key,
@@ -390,6 +424,7 @@ def _read(row: tuple[Any, ...]) -> Transaction:
         captured_at=captured_at,
         state=State(state),
         tries=tries,
+        suspect=suspect,
         asked=asked,
         reason=reason,
         error=None if error is None else json.loads(error),

@@ -23,7 +23,7 @@ from wakala_agent.api import (
     refusal,
 )
 from wakala_agent.backoff import Backoff
-from wakala_agent.outbox import News, Outbox
+from wakala_agent.outbox import SUSPECT_ALONE, News, Outbox
 from wakala_agent.transaction import State, Transaction
 
 ASK_MAX = 200
@@ -34,6 +34,9 @@ REQUEST_S_MIN = 2.0
 
 ASK_FAILURES_MAX = 3
 """Failures in a row after which a sync asks no more: what was asked for is safe at the server."""
+
+
+NO_TIME = "no time left: the rest stays in the outbox"
 
 
 @dataclass(frozen=True)
@@ -147,27 +150,30 @@ class Plan:
     def _send_stored(self) -> Steps[None]:
         """In the order of submission, so in the order of each phone; a failure holds all up.
 
-        But not for good: where the server may have failed at what it was sent, the next request
-        is half as large, and what fails alone is put aside, with all of its phone, for the rest.
+        But not for good: where the server itself fails at what it is sent, the next request is
+        half as large, and what fails alone comes last, with all of its phone.
         """
-        size, failures = BATCH_MAX, 0
-        aside: set[str] = set()
+        aside, at_last, failures = self.outbox.suspects(), False, 0
+        blaming = True
         while True:
-            page = self.outbox.next_to_send(size, aside)
-            if not page and not aside:
-                return
-            if not page:  # what was put aside is all there is: again, while there is time
-                aside.clear()
+            page = _trustworthy(self.outbox.next_to_send(BATCH_MAX, aside))
+            if not page:
+                if at_last or not aside:
+                    return
+                aside, at_last = set(), True
                 continue
             trouble = yield from self._send_page(page)
             self.report.problem = trouble.why if trouble else None
+            if trouble is None or trouble.progress:
+                failures, blaming = 0, True
             if trouble is None:
-                size, failures = min(2 * size, BATCH_MAX), 0
                 continue
-            if trouble.may_be_the_request:
-                size = max(1, len(page) // 2)
-                aside |= {page[0].phone_tail} if len(page) == 1 else set()
-            failures = 1 if trouble.progress else failures + 1
+            if trouble.may_be_the_request and blaming:
+                self.outbox.suspecting(each.idempotency_key for each in page)
+                if page[0].suspect + 1 >= SUSPECT_ALONE:
+                    aside.add(page[0].phone_tail)
+                    blaming = False  # the next may fail because all do
+            failures += 1
             yield from self._back_off(failures, trouble.retry_after_s)
 
     def _send_page(self, page: Sequence[Transaction]) -> Steps[_Trouble | None]:
@@ -292,10 +298,11 @@ class Plan:
 
     def _turn(self) -> Steps[None]:
         """Wait until the next request may begin."""
-        left_s = self.deadline_s - self.clock()
-        if self.report.requests and left_s < REQUEST_S_MIN:
-            raise _Stopped("no time left: the rest stays in the outbox")
-        yield from self._pause(max(0.0, self.gate.opens_s - self.clock()))
+        wait_s = max(0.0, self.gate.opens_s - self.clock())
+        left_s = self.deadline_s - self.clock() - wait_s
+        if left_s < REQUEST_S_MIN and (wait_s or self.report.requests):
+            raise _Stopped(NO_TIME)
+        yield from self._pause(wait_s)
 
     def _back_off(self, failures: int, retry_after_s: float) -> Steps[None]:
         self.report.failures += 1
@@ -306,9 +313,19 @@ class Plan:
         if self.stopping():
             raise _Stopped("stopped: the rest stays in the outbox")
         if self.clock() + seconds >= self.deadline_s:
-            raise _Stopped(f"no time left to wait {seconds:.1f} s: the rest stays in the outbox")
+            raise _Stopped(NO_TIME)
         if seconds > 0:
             yield Pause(seconds)
+
+
+def _trustworthy(page: Sequence[Transaction]) -> Sequence[Transaction]:
+    """As much of it as may travel together: each failure of the server halves that."""
+    size = BATCH_MAX
+    for number, each in enumerate(page):
+        size = min(size, max(1, BATCH_MAX >> each.suspect))
+        if number >= size:
+            return page[:number]
+    return page
 
 
 def _is_doubtful(each: Transaction, refused: Refused, unsure: set[str]) -> bool:

@@ -18,6 +18,9 @@ BUSY_S = 10.0
 FREE_BYTES_MIN = 64 * 1024
 """With less than this, an error of the file means a full disk: a page and an index need more."""
 
+LOG_PAGES = 100
+"""Pages in the write-ahead log before it is folded in: it is space that a full disk lacks."""
+
 _T = TypeVar("_T")
 
 
@@ -37,6 +40,11 @@ class Storage:
         self._connection: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None
         _all.add(self)
+
+    def __del__(self) -> None:
+        """What nobody holds any more needs no `close`."""
+        if self._connection is not None:
+            self._connection.close()
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -61,15 +69,15 @@ class Storage:
                 connection.close()
 
     def _connected(self) -> sqlite3.Connection:
-        file = self._on_disk()
-        if self._file is not None and file != self._file:
-            raise OutboxUnusable(f"{self.path} was deleted or replaced while it was in use")
-        if self._connection is None:
-            try:
+        try:
+            file = self._on_disk()
+            if self._file not in (None, file):
+                raise OutboxUnusable(f"{self.path} was deleted or replaced while it was in use")
+            if self._connection is None:
                 self._connection = until_free(self._open)
-            except OSError as error:
-                raise OutboxUnusable(f"{self.path}: {error.strerror}") from error
-            self._file = self._on_disk()
+                self._file = self._on_disk()
+        except OSError as error:
+            raise OutboxUnusable(f"{self.path}: {error.strerror}") from error
         return self._connection
 
     def _on_disk(self) -> tuple[int, int] | None:
@@ -128,6 +136,7 @@ def make_durable(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA fullfsync = ON")  # Apple's fsync alone leaves it in the disk's cache
     connection.execute("PRAGMA checkpoint_fullfsync = ON")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
 
 
 def until_free(attempt: Callable[[], _T]) -> _T:

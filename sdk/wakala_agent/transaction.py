@@ -58,9 +58,10 @@ class Transaction:
     """One transaction as the outbox has it. `amount` is in minor units.
 
     `currency` None means the server's default. `captured_at` is what the device's clock said.
-    `tries`: requests that carried it; `asked`: how often the server was asked for it. `reason` is
-    the server's for `failed`, `error` the API's problem for `refused` (`code`, `detail`,
-    `errors`). `ended_ms`: when its end was heard of, by the server's clock.
+    `tries`: requests that carried it; `suspect`: those at which the server itself failed; `asked`:
+    how often the server was asked for it. `reason` is the server's for `failed`, `error` the API's
+    problem for `refused` (`code`, `detail`, `errors`). `ended_ms`: when its end was heard of, by
+    the server's clock.
     """
 
     seq: int
@@ -71,6 +72,7 @@ class Transaction:
     captured_at: str | None
     state: State
     tries: int
+    suspect: int
     asked: int
     reason: str | None
     error: Mapping[str, Any] | None

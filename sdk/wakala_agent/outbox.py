@@ -395,9 +395,12 @@ def _make_tables(connection: sqlite3.Connection, agent_id: str) -> None:
 
 
 def _check_kind(connection: sqlite3.Connection, path: Path) -> None:
+    connection.execute("BEGIN")  # another process may be making it: all of this is of one moment
     ((kind,),) = connection.execute("PRAGMA application_id")
     ((version,),) = connection.execute("PRAGMA user_version")
-    if kind != APPLICATION_ID and (kind or version or _has_tables(connection)):
+    is_empty = not _has_tables(connection)
+    connection.execute("COMMIT")
+    if kind != APPLICATION_ID and (kind or version or not is_empty):
         raise OutboxUnusable(f"{path} is a database of something else")
     if version > SCHEMA_VERSION:
         raise OutboxUnusable(f"{path} was made by a newer version of this package")

@@ -14,7 +14,6 @@ from wakala_agent.api import (
     Answer,
     Call,
     Known,
-    NotNow,
     NotTheirs,
     Refused,
     Verdict,
@@ -23,7 +22,7 @@ from wakala_agent.api import (
     refusal,
 )
 from wakala_agent.backoff import Backoff
-from wakala_agent.outbox import SUSPECT_ALONE, News, Outbox
+from wakala_agent.outbox import ASIDE_MAX, SUSPECT_ALONE, News, Outbox
 from wakala_agent.transaction import State, Transaction
 
 ASK_MAX = 200
@@ -113,16 +112,21 @@ class Gate:
 
 @dataclass(frozen=True)
 class _Trouble:
-    """Why a page is not done. `progress`: some of it is."""
+    """Why a page is not done. `progress`: some of it is; `stuck`: phone tails of what is not."""
 
     why: str
     retry_after_s: float = 0.0
     may_be_the_request: bool = False
     progress: bool = False
+    stuck: frozenset[str] = frozenset()
 
 
 class _Stopped(Exception):
     """The sync ends here; what is left stays in the outbox."""
+
+
+class _Enough(_Stopped):
+    """Nothing went wrong: its time is over, or it was told to end."""
 
 
 @dataclass
@@ -141,7 +145,7 @@ class Plan:
         """Send what is stored, then ask what became of what is queued."""
         try:
             yield from self._send_stored()
-            if (yield from self._ask_for_queued()):
+            if (yield from self._ask_while_there_is_time()):
                 yield from self._send_stored()
         except _Stopped as stopped:
             before = self.report.problem
@@ -150,8 +154,9 @@ class Plan:
     def _send_stored(self) -> Steps[None]:
         """In the order of submission, so in the order of each phone; a failure holds all up.
 
-        But not for good: where the server itself fails at what it is sent, the next request is
-        half as large, and what fails alone comes last, with all of its phone.
+        But not for good. What is not taken now comes last, with all of its phone; and where the
+        server itself fails at what it is sent, the next request is half as large, until what fails
+        alone is found, which then comes last too.
         """
         aside, at_last, failures = self.outbox.suspects(), False, 0
         blaming = True
@@ -168,6 +173,8 @@ class Plan:
                 failures, blaming = 0, True
             if trouble is None:
                 continue
+            if not at_last and len(aside) < ASIDE_MAX:
+                aside |= trouble.stuck
             if trouble.may_be_the_request and blaming:
                 self.outbox.suspecting(each.idempotency_key for each in page)
                 if page[0].suspect + 1 >= SUSPECT_ALONE:
@@ -192,6 +199,7 @@ class Plan:
         if answer.may_pass:
             return _Trouble(answer.told, answer.retry_after_s, answer.may_be_the_request)
         if not answer.is_refusal:
+            yield NewToken()  # some gateways say 403 where they mean 401
             raise _Stopped(answer.told)
         if len(page) > 1:
             return (yield from self._send_halves(page))
@@ -213,35 +221,58 @@ class Plan:
         answer: Answer,
     ) -> Steps[_Trouble | None]:
         """Write down what is certain, look into what is not, and say what is left."""
-        sent = list(zip(page, verdicts, strict=True))
-        news = [self._known(each, v) for each, v in sent if isinstance(v, Known)]
-        refused = [(each, v) for each, v in sent if isinstance(v, Refused)]
-        doubtful = [(each, v) for each, v in refused if _is_doubtful(each, v, unsure)]
-        news += [self._refused(each, v) for each, v in refused if (each, v) not in doubtful]
+        news: list[News] = []
+        doubtful: list[tuple[Transaction, Refused]] = []
+        stuck: dict[str, str] = {}
+        for each, verdict in zip(page, verdicts, strict=True):
+            if isinstance(verdict, Known):
+                news.append(self._known(each, verdict))
+            elif isinstance(verdict, Refused) and _is_doubtful(each, verdict, unsure):
+                doubtful.append((each, verdict))
+            elif isinstance(verdict, Refused):
+                news.append(self._refused(each, verdict))
+            else:
+                stuck[each.phone_tail] = verdict.why
         self.outbox.learn(news, answer.server_ms)
         for verdict in verdicts:
             if isinstance(verdict, NotTheirs):
                 yield NewToken()
                 raise _Stopped(f"not a token of agent {self.outbox.agent_id}: {verdict.why}")
-        troubles = [_Trouble(v.why) for v in verdicts if isinstance(v, NotNow)]
+        retry_after_s = 0.0
         for each, verdict in doubtful:
-            trouble = yield from self._look_into(each, verdict)
-            troubles += [trouble] if trouble else []
-        return replace(troubles[-1], progress=bool(news)) if troubles else None
+            unclear = yield from self._look_into(each, verdict)
+            if unclear is not None:
+                stuck[each.phone_tail] = unclear.told
+                retry_after_s = max(retry_after_s, unclear.retry_after_s)
+        if not stuck:
+            return None
+        *_, why = stuck.values()
+        return _Trouble(why, retry_after_s, progress=bool(news), stuck=frozenset(stuck))
 
-    def _look_into(self, each: Transaction, verdict: Refused) -> Steps[_Trouble | None]:
-        """Believe a refusal only where no earlier try, whose answer was lost, was accepted."""
+    def _look_into(self, each: Transaction, verdict: Refused) -> Steps[Answer | None]:
+        """Believe a refusal only where no earlier try, whose answer was lost, was accepted.
+
+        The answer where it does not say.
+        """
         answer = yield from self._status(each)
         known = read_status(answer, each)
         if known is not None:
-            self.outbox.learn([self._known(each, known)], answer.server_ms)
-            return None
-        if answer.is_unknown_key:
-            self.outbox.learn([self._refused(each, verdict)], answer.server_ms)
-            return None
-        if answer.may_pass or answer.status == 200:
-            return _Trouble(answer.told, answer.retry_after_s)
-        raise _Stopped(answer.told)
+            news = self._known(each, replace(known, replayed=True))
+        elif answer.is_unknown_key:
+            news = self._refused(each, verdict)
+        elif answer.may_pass or answer.status == 200:
+            return answer
+        else:
+            raise _Stopped(answer.told)
+        self.outbox.learn([news], answer.server_ms)
+        return None
+
+    def _ask_while_there_is_time(self) -> Steps[bool]:
+        """What is asked for is safe at the server: to run out of time is no problem."""
+        try:
+            return (yield from self._ask_for_queued())
+        except _Enough:
+            return False
 
     def _ask_for_queued(self) -> Steps[bool]:
         """Whether the server did not know something that it had: it is to be sent again."""
@@ -301,7 +332,7 @@ class Plan:
         wait_s = max(0.0, self.gate.opens_s - self.clock())
         left_s = self.deadline_s - self.clock() - wait_s
         if left_s < REQUEST_S_MIN and (wait_s or self.report.requests):
-            raise _Stopped(NO_TIME)
+            raise _Enough(NO_TIME)
         yield from self._pause(wait_s)
 
     def _back_off(self, failures: int, retry_after_s: float) -> Steps[None]:
@@ -311,9 +342,9 @@ class Plan:
     def _pause(self, seconds: float) -> Steps[None]:
         """Never into the deadline: a wait after which nothing could be done is not begun."""
         if self.stopping():
-            raise _Stopped("stopped: the rest stays in the outbox")
+            raise _Enough("stopped: the rest stays in the outbox")
         if self.clock() + seconds >= self.deadline_s:
-            raise _Stopped(NO_TIME)
+            raise _Enough(NO_TIME)
         if seconds > 0:
             yield Pause(seconds)
 

@@ -109,9 +109,10 @@ class Storage:
         return OutboxUnusable(f"{self.path}: {error}")
 
     def _is_full(self) -> bool:
-        with suppress(OSError, AttributeError):  # no statvfs on Windows
-            found = os.statvfs(self.path.parent)
-            return found.f_bavail * found.f_frsize < FREE_BYTES_MIN
+        import shutil
+
+        with suppress(OSError):
+            return shutil.disk_usage(self.path.parent).free < FREE_BYTES_MIN
         return False
 
 

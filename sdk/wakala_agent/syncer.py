@@ -27,6 +27,9 @@ CONNECT_S_MAX = 10.0
 _TOKEN = re.compile(r"[!-~]+( [!-~]+)*", re.ASCII)
 _LOOPBACK = re.compile(r"localhost|127(\.[0-9]{1,3}){3}|::1", re.ASCII)
 
+_ENDLESS = Answer(why="an answer without an end")
+_TOKEN_LATE = Answer(why="the token took too long", unreached=True)
+
 _T = TypeVar("_T")
 _log = logging.getLogger("wakala_agent")
 
@@ -189,14 +192,17 @@ class Syncer:
     def _fetch(self, client: "httpx.Client", call: Call) -> Answer:
         import httpx
 
-        options = self._options(call)  # outside: what `token` raises is no failure of the API
-        content, ends_s = bytearray(), self._clock() + call.timeout_s
+        ends_s = self._clock() + call.timeout_s
+        options = self._options(call, ends_s)  # what `token` raises is no failure of the API
+        if options is None:
+            return _TOKEN_LATE
+        content = bytearray()
         try:
             with client.stream(call.method, self._url + call.path, **options) as response:
                 for chunk in response.iter_bytes():
                     content += chunk
                     if len(content) > ANSWER_BYTES_MAX or self._clock() > ends_s:
-                        return Answer(why="an answer without an end")
+                        return _ENDLESS
                 return read_answer(response.status_code, response.headers, bytes(content))
         except httpx.HTTPError as error:
             return _no_answer(error)
@@ -206,7 +212,10 @@ class Syncer:
 
         import httpx
 
-        options = await asyncio.to_thread(self._options, call)
+        ends_s = self._clock() + call.timeout_s
+        options = await asyncio.to_thread(self._options, call, ends_s)
+        if options is None:
+            return _TOKEN_LATE
 
         async def fetch() -> Answer:
             content = bytearray()
@@ -214,21 +223,26 @@ class Syncer:
                 async for chunk in response.aiter_bytes():
                     content += chunk
                     if len(content) > ANSWER_BYTES_MAX:
-                        return Answer(why="an answer without an end")
+                        return _ENDLESS
                 return read_answer(response.status_code, response.headers, bytes(content))
 
         try:
-            return await asyncio.wait_for(fetch(), call.timeout_s)
+            return await asyncio.wait_for(fetch(), ends_s - self._clock())
         except (httpx.HTTPError, asyncio.TimeoutError) as error:
             return _no_answer(error)
 
-    def _options(self, call: Call) -> dict[str, Any]:
+    def _options(self, call: Call, ends_s: float) -> dict[str, Any] | None:
+        """None where the token took all the time that there was."""
         import httpx
 
+        token = self._valid_token()
+        left_s = ends_s - self._clock()
+        if left_s <= 0:
+            return None
         return {
             "json": call.body,
-            "headers": {"Authorization": self._valid_token()},
-            "timeout": httpx.Timeout(call.timeout_s, connect=min(call.timeout_s, CONNECT_S_MAX)),
+            "headers": {"Authorization": token},
+            "timeout": httpx.Timeout(left_s, connect=min(left_s, CONNECT_S_MAX)),
         }
 
     def _valid_token(self) -> str:

@@ -222,3 +222,13 @@ def test_only_tests_cli_and_bench_know_the_local_engine() -> None:
         text = path.read_text(encoding="utf-8").lower()
         for engine in ("localstack", "ministack", "moto", "localhost", "endpoint_url"):
             assert engine not in text, path
+
+
+def test_the_sdk_needs_httpx_alone_and_parses_as_python_3_10() -> None:
+    """It is published by itself, for phones that nobody upgrades."""
+    paths = sorted((ROOT / "sdk").rglob("*.py"))
+    assert len(paths) > 5
+    for path in paths:
+        ast.parse(path.read_text(encoding="utf-8"), path, feature_version=(3, 10))
+        assert _foreign(_imports(path)) <= {"httpx", "wakala_agent"}, path
+        assert not {each.split(".")[0] for each in _imports(path)} & (PACKAGES | {LAYER}), path

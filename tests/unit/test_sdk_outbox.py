@@ -545,8 +545,8 @@ print("done")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_after_a_fork_neither_side_loses_what_it_submits(tmp_path: Path) -> None:
     """Also where a thread was writing, and a sync was under way, in that very moment."""
-    for _ in range(3):
-        path = tmp_path / f"{_}.db"
+    for number in range(2):
+        path = tmp_path / f"{number}.db"
         with _run(FORKING, path) as forking:
             assert forking.communicate(timeout=20)[0] == "done\n"
         with Outbox(path, AGENT) as outbox:
@@ -569,7 +569,7 @@ for path in sys.stdin:
 
 
 def test_several_processes_may_make_the_outbox_at_the_same_moment(tmp_path: Path) -> None:
-    processes = [_run(FIRST_OPENING, n) for n in range(4)]
+    processes = [_run(FIRST_OPENING, n) for n in range(3)]
 
     def read_all(word: str) -> None:
         for each in processes:
@@ -577,7 +577,7 @@ def test_several_processes_may_make_the_outbox_at_the_same_moment(tmp_path: Path
             assert each.stdout.readline() == f"{word}\n"
 
     read_all("ready")
-    for number in range(8):
+    for number in range(6):
         path = tmp_path / f"{number}.db"
         for each in processes:
             assert each.stdin is not None
@@ -585,7 +585,7 @@ def test_several_processes_may_make_the_outbox_at_the_same_moment(tmp_path: Path
             each.stdin.flush()
         read_all("done")
         with Outbox(path, AGENT) as outbox:
-            expected = {f"{process}-{n}" for process in range(4) for n in range(3)} | {"shared"}
+            expected = {f"{process}-{n}" for process in range(3) for n in range(3)} | {"shared"}
             assert sorted(_keys(outbox.pending())) == sorted(expected)
     for each in processes:
         each.communicate(timeout=20)

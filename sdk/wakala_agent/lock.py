@@ -1,12 +1,13 @@
 """A lock between threads and processes that goes with whoever holds it, even one that is killed."""
 
+import errno
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from wakala_agent.errors import OutboxUnusable
+from wakala_agent.errors import OutboxUnusable, StorageFull
 
 if sys.platform == "win32":
     import msvcrt
@@ -33,13 +34,16 @@ _held: set[int] = set()
 
 @contextmanager
 def alone(path: Path) -> Iterator[bool]:
-    """Whether nobody else is inside for this path; never waits. Raises `OutboxUnusable`.
+    """Whether nobody else is inside for this path; never waits.
 
-    The file stays: removing it would let two in, one with the old file and one with a new.
+    Raises `OutboxUnusable`, `StorageFull`. The file stays: removing it would let two
+    in, one with the old file and one with a new.
     """
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageFull(f"no space left for {path}") from error
         raise OutboxUnusable(f"{path}: {error.strerror}") from error
     _held.add(file)
     try:

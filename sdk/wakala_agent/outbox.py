@@ -17,7 +17,13 @@ from typing import Any
 from wakala_agent.errors import KeyReused, LimitExceeded, OutboxUnusable, UnknownKey
 from wakala_agent.lock import alone
 from wakala_agent.storage import Storage, make_durable, transaction
-from wakala_agent.transaction import State, Transaction, check, check_agent, phone_tail
+from wakala_agent.transaction import (
+    State,
+    Transaction,
+    check,
+    check_agent,
+    phone_tail,
+)
 
 PAGE_ROWS = 200
 """Rows read at once where many are listed: memory stays flat whatever the outbox holds."""
@@ -136,15 +142,17 @@ class Outbox:
         *,
         currency: str | None = None,
         idempotency_key: str | None = None,
+        captured_at: str | None = None,
     ) -> str:
         """Record a transaction and return its idempotency key, once it is on the disk.
 
         It touches no network. The same key with the same content again is the same transaction.
+        `captured_at` is RFC 3339, for what was captured elsewhere before; else it is now.
         Raises `InvalidTransaction`, `KeyReused`, `LimitExceeded`, `StorageFull`, `OutboxUnusable`;
         whatever it raises, nothing was stored.
         """
         key = str(uuid.uuid4()) if idempotency_key is None else idempotency_key
-        check(phone, amount, currency, key)
+        check(phone, amount, currency, key, captured_at)
         with self._storage.writing() as connection:
             existing = _find(connection, key)
             if existing is not None:
@@ -155,7 +163,14 @@ class Outbox:
             connection.execute(
                 "INSERT INTO transactions (idempotency_key, phone, phone_tail, amount, currency,"
                 " captured_at, state) VALUES (?, ?, ?, ?, ?, ?, 'stored')",
-                (key, phone, phone_tail(phone), amount, currency, self._captured_at()),
+                (
+                    key,
+                    phone,
+                    phone_tail(phone),
+                    amount,
+                    currency,
+                    captured_at or self._captured_at(),
+                ),
             )
             stored = _find(connection, key)
         self._tell([] if stored is None else [stored])

@@ -70,8 +70,9 @@ class Storage:
 
     def _connected(self) -> sqlite3.Connection:
         try:
-            file = self._on_disk()
-            if self._file not in (None, file):
+            found = self._on_disk()
+            is_gone = self._file is not None and found is None
+            if is_gone or (self._connection is not None and found != self._file):
                 raise OutboxUnusable(f"{self.path} was deleted or replaced while it was in use")
             if self._connection is None:
                 self._connection = until_free(self._open)
@@ -94,7 +95,8 @@ class Storage:
         )
         try:
             if new:
-                self.path.chmod(0o600)  # phone numbers are in it; SQLite's other files follow suit
+                with suppress(OSError):  # a memory card knows no owners
+                    self.path.chmod(0o600)  # phone numbers are in it; SQLite's other files follow
             self._prepare(connection)
         except BaseException:
             connection.close()

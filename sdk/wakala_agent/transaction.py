@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import date
 from enum import Enum
 from typing import Any
 
@@ -17,6 +18,12 @@ PHONE_TAIL_DIGITS = 7
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}", re.ASCII)
 _ID_RULE = "1 to 64 of A-Z a-z 0-9 . _ : - after one of A-Z a-z 0-9"
 _PHONE = re.compile(r"\+?[0-9 ().\-]{1,31}", re.ASCII)
+_RFC_3339 = re.compile(
+    r"(20[0-9]{2}|2100)-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
+    r"[Tt]([01][0-9]|2[0-3])(:[0-5][0-9]){2}(\.[0-9]{1,9})?"
+    r"([Zz]|[+-]([01][0-9]|2[0-3]):[0-5][0-9])",
+    re.ASCII,
+)
 _CURRENCY = re.compile(r"[A-Z]{3}", re.ASCII)
 
 
@@ -114,7 +121,9 @@ def check_agent(agent_id: object) -> None:
         raise InvalidTransaction(f"agent_id: {_ID_RULE}")
 
 
-def check(phone: object, amount: object, currency: object, key: object) -> None:
+def check(
+    phone: object, amount: object, currency: object, key: object, captured_at: object = None
+) -> None:
     """What the API would refuse for good is refused while the agent still sees the customer."""
     if type(amount) is not int or not 1 <= amount <= AMOUNT_MAX:
         raise InvalidTransaction(f"amount: an integer in minor units, 1 to {AMOUNT_MAX}")
@@ -126,6 +135,16 @@ def check(phone: object, amount: object, currency: object, key: object) -> None:
         raise InvalidTransaction("currency: three capital letters of ISO 4217")
     if not _is_id(key):
         raise InvalidTransaction(f"idempotency_key: {_ID_RULE}")
+    if captured_at is not None and not _is_moment(captured_at):
+        raise InvalidTransaction("captured_at: RFC 3339 with an offset, years 2000 to 2100")
+
+
+def _is_moment(value: object) -> bool:
+    found = _RFC_3339.fullmatch(value) if isinstance(value, str) else None
+    try:
+        return found is not None and bool(date(*map(int, found.group(1, 2, 3))))
+    except ValueError:  # the 30th of February
+        return False
 
 
 def _is_id(value: object) -> bool:

@@ -10,7 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -92,48 +92,53 @@ class Server:
         return Reply(200, told.body[:-9], told.headers) if fault < 0.24 else told
 
 
+class _Http(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, answering: Server) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answering = answering
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: _Http
+
+    def handle(self) -> None:
+        with suppress(OSError):  # whom it was for is dead
+            super().handle()
+
+    def do_GET(self) -> None:
+        self._answer(b"")
+
+    def do_POST(self) -> None:
+        length = int(self.headers["Content-Length"])
+        body = self.rfile.read(length)
+        self.close_connection = len(body) < length  # killed while it was sent
+        if not self.close_connection:
+            self._answer(body)
+
+    def log_request(self, *_: object) -> None:
+        """Say nothing."""
+
+    def _answer(self, body: bytes) -> None:
+        token = self.headers["Authorization"]
+        told = self.server.answering.answer(self.command, self.path, token, body)
+        if told is None:
+            self.close_connection = True
+            return
+        self.send_response(told.status)
+        for name, value in told.headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(told.body)))
+        self.end_headers()
+        self.wfile.write(told.body)
+
+
 @contextmanager
 def _served(server: Server) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
-
-        def do_GET(self) -> None:
-            self._handle(b"")
-
-        def do_POST(self) -> None:
-            length = int(self.headers["Content-Length"])
-            body = self.rfile.read(length)
-            self.close_connection = len(body) < length  # killed while it was sent
-            if not self.close_connection:
-                self._handle(body)
-
-        def log_request(self, *_: object) -> None:
-            """Say nothing."""
-
-        def _handle(self, body: bytes) -> None:
-            told = server.answer(self.command, self.path, self.headers["Authorization"], body)
-            if told is None:
-                self.close_connection = True
-                return
-            try:
-                self.send_response(told.status)
-                for name, value in told.headers.items():
-                    self.send_header(name, value)
-                self.send_header("Content-Length", str(len(told.body)))
-                self.end_headers()
-                self.wfile.write(told.body)
-            except OSError:  # whom it was for is dead
-                self.close_connection = True
-
-        def handle(self) -> None:
-            try:
-                super().handle()
-            except OSError:
-                self.close_connection = True
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
-        http.daemon_threads = True
+    with _Http(server) as http:
         serving = Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         serving.start()
         yield f"http://127.0.0.1:{http.server_port}"

@@ -239,6 +239,28 @@ def test_c41_a_clock_that_is_wrong_is_not_sent_and_stops_nobody(
         assert ("capturedAt" in stored.request(AGENT)) == (captured_at is not None)
 
 
+def test_c41_what_was_captured_elsewhere_keeps_its_moment(outbox: Outbox) -> None:
+    for moment in ("2026-07-31T09:08:49+03:00", "2000-01-01t00:00:00.123456789z"):
+        stored = outbox.status(outbox.submit(PHONE, 100, captured_at=moment))
+        assert stored.request(AGENT)["capturedAt"] == moment
+    for wrong in (
+        "",
+        "2026-07-31",
+        "2026-07-31T09:08:49",
+        "2026-02-30T09:08:49Z",
+        "2026-07-31T24:00:00Z",
+        "2026-07-31T09:08:60Z",
+        "2026-07-31T09:08:49+03:60",
+        "1999-07-31T09:08:49Z",
+        "٢٠٢٦-07-31T09:08:49Z",
+        "2026-07-31T09:08:49Z\n",
+        1_796_000_000,
+    ):
+        with pytest.raises(InvalidTransaction, match="captured_at"):
+            outbox.submit(PHONE, 100, captured_at=wrong)  # type: ignore[arg-type]
+    assert outbox.counts() == {State.STORED: 2}
+
+
 def test_a_clock_that_jumps_changes_neither_order_nor_content(tmp_path: Path) -> None:
     clock = iter([1_796_000_000.0, 4e9, 1e9])
     with Outbox(tmp_path / "outbox.db", AGENT, now=lambda: next(clock)) as outbox:
@@ -363,13 +385,20 @@ def test_a_file_that_is_damaged_is_told(outbox: Outbox) -> None:
 def test_a_file_that_vanishes_takes_no_transaction_with_it_unseen(outbox: Outbox) -> None:
     outbox.submit(PHONE, 100)
     outbox.path.rename(outbox.path.with_name("elsewhere"))
-    for _ in range(2):
-        with pytest.raises(OutboxUnusable, match="deleted or replaced"):
-            outbox.submit(PHONE, 100)
+    with pytest.raises(OutboxUnusable, match="deleted or replaced"):
+        outbox.submit(PHONE, 100)
+    outbox.close()
+    with pytest.raises(OutboxUnusable, match="deleted or replaced"):
+        outbox.submit(PHONE, 100)
     with Outbox(outbox.path, AGENT) as another:
         another.submit(PHONE, 100)
+        outbox.submit(PHONE, 100)
+        outbox.path.rename(outbox.path.with_name("elsewhere too"))
         with pytest.raises(OutboxUnusable, match="deleted or replaced"):
-            list(outbox.pending())
+            list(another.pending())
+        Outbox(outbox.path, AGENT).close()
+        with pytest.raises(OutboxUnusable, match="deleted or replaced"):
+            list(another.pending())
 
 
 def test_the_path_means_the_same_file_for_good(

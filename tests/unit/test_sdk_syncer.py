@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -427,60 +428,67 @@ def test_rounds_that_fail_come_later_and_later(
 # Cancelling.
 
 
-@pytest.mark.parametrize("moment", ["in a request", "in a pause", "in the token", "on the disk"])
-def test_a_cancelled_sync_leaves_a_sound_outbox_and_no_lock(
-    outbox: Outbox, moment: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keys = _submit(outbox, 3)
-    api = AgentApi()
-    inside, leave = threading.Event(), threading.Event()
+@dataclass
+class Moment:
+    """Where a sync is when it is cancelled: it waits there until it is let go."""
 
-    async def hang(request: httpx.Request) -> httpx.Response:
-        if moment == "in a pause":
+    name: str
+    api: AgentApi = field(default_factory=AgentApi)
+    inside: threading.Event = field(default_factory=threading.Event)
+    leave: threading.Event = field(default_factory=threading.Event)
+
+    def wait(self) -> None:
+        self.inside.set()
+        self.leave.wait(WAIT_S)
+
+    async def answer(self, request: httpx.Request) -> httpx.Response:
+        if self.name == "in a pause":
+            self.inside.set()
             raise httpx.ReadTimeout("", request=request)
-        told = well(api, request)
-        if moment == "in a request":
-            inside.set()
+        told = well(self.api, request)
+        if self.name == "in a request":
+            self.inside.set()
             await asyncio.sleep(3_600)
         return httpx.Response(told.status, headers=told.headers, content=told.body)
 
-    def token() -> str:
-        if moment == "in the token":
-            inside.set()
-            leave.wait(WAIT_S)
+    def token(self) -> str:
+        if self.name == "in the token":
+            self.wait()
         return TOKEN
 
-    if moment == "on the disk":
-        learn = outbox.learn
 
-        def slow(*news: Any) -> None:
-            inside.set()
-            leave.wait(WAIT_S)
-            learn(*news)
+@pytest.mark.parametrize("name", ["in a request", "in a pause", "in the token", "on the disk"])
+def test_a_cancelled_sync_leaves_a_sound_outbox_and_no_lock(
+    outbox: Outbox, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys, moment = _submit(outbox, 3), Moment(name)
+    learn = outbox.learn
 
+    def slow(*news: Any) -> None:
+        moment.wait()
+        learn(*news)
+
+    if name == "on the disk":
         monkeypatch.setattr(outbox, "learn", slow)
     pace = Pace(backoff=Backoff(3_600, 3_600, draw=lambda: 0.5), budget_s=9_999)
-    transport = httpx.MockTransport(hang)
-
-    def _in_pause() -> bool:
-        return moment == "in a pause" and any(each.suspect for each in outbox.pending())
+    transport = httpx.MockTransport(moment.answer)
+    syncer = Syncer(outbox, URL, moment.token, pace=pace, transport=transport)
 
     async def cancel() -> None:
-        syncing = asyncio.ensure_future(
-            Syncer(outbox, URL, token, pace=pace, transport=transport).async_sync()
-        )
-        await asyncio.to_thread(_until, lambda: inside.is_set() or _in_pause())
+        syncing = asyncio.ensure_future(syncer.async_sync())
+        await asyncio.to_thread(_until, moment.inside.is_set)
+        await asyncio.sleep(0.02)
         for _ in range(3):
             syncing.cancel()
             await asyncio.sleep(0.01)
-        assert syncing.done() == (moment != "on the disk"), "a write that has begun is ended"
+        assert syncing.done() == (name != "on the disk"), "a write that has begun is ended"
         with outbox.only_syncer() as alone:
             assert alone == syncing.done()
-        leave.set()
+        moment.leave.set()
         with pytest.raises(asyncio.CancelledError):
             await syncing
 
     asyncio.run(cancel())
     monkeypatch.undo()
-    assert _syncer(outbox, Wire(api)).sync().problem is None
-    assert list(api.rows) == api.debits == keys
+    assert _syncer(outbox, Wire(moment.api)).sync().problem is None
+    assert list(moment.api.rows) == moment.api.debits == keys

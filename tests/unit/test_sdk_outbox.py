@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 
 import pytest
 
@@ -27,6 +28,7 @@ from wakala_agent import (
     UnknownKey,
 )
 from wakala_agent.outbox import DAY_MS, News
+from wakala_agent.storage import until_free
 
 AGENT = "AG-001"
 PHONE = "0712345678"
@@ -529,7 +531,40 @@ def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
     assert done.stdout == "done\n", done.stderr
 
 
+def test_an_error_of_the_file_on_a_full_disk_is_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite says so only where it writes a page: not for the log's index, nor for a new file."""
+    (tmp_path / "outbox.db").mkdir()
+    for free, error in ((10**9, OutboxUnusable), (0, StorageFull)):
+        usage = SimpleNamespace(free=free)
+        monkeypatch.setattr("shutil.disk_usage", lambda _, usage=usage: usage)
+        with pytest.raises(error):
+            Outbox(tmp_path / "outbox.db", AGENT)
+
+
 # Other processes.
+
+
+def test_a_file_that_another_process_is_making_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = iter(["database is locked", "database schema is locked: main"])
+
+    def attempt() -> str:
+        for error in answers:
+            raise sqlite3.OperationalError(error)
+        return "opened"
+
+    assert until_free(attempt) == "opened"
+    answers = iter(["disk I/O error"])
+    with pytest.raises(sqlite3.OperationalError):
+        until_free(attempt)
+    monkeypatch.setattr("wakala_agent.storage.BUSY_S", 0)
+    answers = iter(["database is locked"])
+    with pytest.raises(sqlite3.OperationalError):
+        until_free(attempt)
+
 
 FORKING = """
 import os, sys, threading
@@ -558,7 +593,10 @@ with outbox.only_syncer() as alone:
         os.read(to_child[0], 1)
         with outbox.only_syncer() as mine:
             assert mine
-        outbox.submit("0712345678", 1, idempotency_key="child-2")
+        keys = {"idempotency_key": "child-2"}
+        another = threading.Thread(target=outbox.submit, args=("0712345678", 1), kwargs=keys)
+        another.start()
+        another.join()
         os._exit(0)
     os.read(to_parent[0], 1)
     outbox.submit("0712345678", 1, idempotency_key="parent")

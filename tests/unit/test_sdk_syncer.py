@@ -38,6 +38,8 @@ QUICK = Pace(requests_per_s=1e6, backoff=Backoff(0.001, 0.002))
 WAIT_S = 10.0
 """More than anything here takes, also on a busy machine."""
 
+NEVER = threading.Event()
+
 Drive = Callable[[Syncer], Report]
 
 
@@ -77,7 +79,7 @@ def _until(condition: Callable[[], bool]) -> None:
     deadline_s = time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < deadline_s
-        time.sleep(0.002)
+        NEVER.wait(0.002)
 
 
 def _until_synced(outbox: Outbox, number: int) -> None:
@@ -159,12 +161,12 @@ def test_an_answer_that_drips_does_not_outlive_the_budget(outbox: Outbox, drive:
     class Dripping(httpx.SyncByteStream, httpx.AsyncByteStream):
         def __iter__(self) -> Iterator[bytes]:
             while True:
-                time.sleep(0.01)
+                NEVER.wait(0.01)
                 yield b" "
 
         async def __aiter__(self) -> Any:
             while True:
-                await asyncio.sleep(0.01)
+                await asyncio.to_thread(NEVER.wait, 0.01)
                 yield b" "
 
     _submit(outbox, 1)
@@ -443,12 +445,12 @@ class Moment:
 
     async def answer(self, request: httpx.Request) -> httpx.Response:
         if self.name == "in a pause":
-            self.inside.set()
+            asyncio.get_running_loop().call_later(0.05, self.inside.set)
             raise httpx.ReadTimeout("", request=request)
         told = well(self.api, request)
         if self.name == "in a request":
             self.inside.set()
-            await asyncio.sleep(3_600)
+            await asyncio.Event().wait()
         return httpx.Response(told.status, headers=told.headers, content=told.body)
 
     def token(self) -> str:
@@ -477,10 +479,9 @@ def test_a_cancelled_sync_leaves_a_sound_outbox_and_no_lock(
     async def cancel() -> None:
         syncing = asyncio.ensure_future(syncer.async_sync())
         await asyncio.to_thread(_until, moment.inside.is_set)
-        await asyncio.sleep(0.02)
         for _ in range(3):
             syncing.cancel()
-            await asyncio.sleep(0.01)
+            await asyncio.wait([syncing], timeout=0.02 if name == "on the disk" else WAIT_S)
         assert syncing.done() == (name != "on the disk"), "a write that has begun is ended"
         with outbox.only_syncer() as alone:
             assert alone == syncing.done()

@@ -196,7 +196,7 @@ def test_every_code_of_a_field_is_one_that_is_said() -> None:
     assert FIELD_CODES.keys() == said - of_the_bus
 
 
-def test_everything_is_described() -> None:
+def test_every_operation_and_member_is_described() -> None:
     silent = [
         f"{name}.{member}"
         for name, schema in SCHEMAS.items()

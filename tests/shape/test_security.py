@@ -17,12 +17,6 @@ POOL = RESOURCES["AgentPool"]["Properties"]
 CLIENT = RESOURCES["AgentPoolClient"]["Properties"]
 
 INSIDE = {"ForAnyValue:StringEquals": {"dynamodb:EnclosingOperation": ["TransactWriteItems"]}}
-CONDITIONS = {
-    "": None,
-    "inside a transaction": INSIDE,
-    "source `wakala`": {"StringEquals": {"events:source": "wakala"}},
-}
-"""How the page puts the conditions that there are."""
 
 
 def _section(heading: str) -> str:
@@ -77,17 +71,26 @@ def _row(owner: str, statement: dict[str, Any]) -> Iterator[str]:
     own_log = [f"{owner.removesuffix('Role')}LogGroup"]
     if (actions, resources) == (["logs:CreateLogStream", "logs:PutLogEvents"], own_log):
         return  # said in one sentence of all of them
-    (condition,) = [
-        words for words, said in CONDITIONS.items() if said == statement.get("Condition")
-    ]
     yield " | ".join(
         [
             f"| `{owner}`",
             ", ".join(f"`{each}`" for each in actions),
             ", ".join(f"`{each}`" if each != "this stack" else each for each in resources),
-            f"{condition} |",
+            f"{_only(statement.get('Condition', {}))} |",
         ]
     )
+
+
+def _only(condition: dict[str, Any]) -> str:
+    if condition == INSIDE:
+        return "inside a transaction"
+    verbs = {"StringEquals": "is", "StringNotEquals": "is not"}
+    said = [
+        f"`{name}` {verbs.get(operator, operator)} `{value}`"
+        for operator, names in condition.items()
+        for name, value in names.items()
+    ]
+    return ", ".join(said)
 
 
 def test_the_table_of_roles_is_that_of_the_template() -> None:

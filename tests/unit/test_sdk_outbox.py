@@ -621,6 +621,31 @@ def test_after_a_fork_neither_side_loses_what_it_submits(tmp_path: Path) -> None
             assert {each.idempotency_key for each in outbox.pending()} == keys
 
 
+ORPHANED = """
+import os, signal, sys
+from wakala_agent import Outbox
+outbox = Outbox(sys.argv[1], "AG-001")
+alive = os.pipe()
+if os.fork() == 0:
+    with outbox.only_syncer() as alone:
+        if os.fork() == 0:
+            os.close(alive[1])
+            os.read(alive[0], 1)
+            with outbox.only_syncer() as mine:
+                print("alone" if mine else "not alone", flush=True)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+os.close(alive[1])
+os.wait()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_syncer_that_is_killed_leaves_no_lock_with_its_children(tmp_path: Path) -> None:
+    with _run(ORPHANED, tmp_path / "outbox.db") as orphaned:
+        assert orphaned.communicate(timeout=20)[0] == "alone\n"
+
+
 FIRST_OPENING = """
 import sys
 from wakala_agent import Outbox

@@ -1,6 +1,7 @@
 """What one sync does, in a time of its own: a driver that carries its steps out without waiting."""
 
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -179,6 +180,13 @@ def test_those_are_asked_for_first_that_were_asked_for_least(
     assert asked == [2] * 8 + [1] * 2 + [1] * 2
 
 
+def test_an_answer_in_another_currency_is_about_something_else(device: Device) -> None:
+    device.outbox.submit(PHONE, 100, currency="TZS")
+    report = device.fails(spoilt(lambda body: body.replace(b'"TZS"', b'"KES"'))).sync()
+    assert (report.failures, report.replayed) == (1, 1)
+    assert device.states() == [State.SYNCED]
+
+
 # Nothing is sent twice, and what is sent again is the same.
 
 
@@ -259,15 +267,16 @@ def test_what_waiting_does_not_mend_ends_the_sync_and_touches_nothing(
     assert _is_well(device)
 
 
-def test_another_agents_token_refuses_nothing(device: Device) -> None:
+@pytest.mark.parametrize("code", ["AGENT_MISMATCH", "NOT_ENROLLED"])
+def test_another_agents_token_refuses_nothing(device: Device, code: str) -> None:
     """The API answers each item with 403 under a 200: not one of them is wrong."""
-    device.api.agent_id = "AG-002"
-    _submit(device, 3)
+    keys = _submit(device, 3)
+    device.api.refused = dict.fromkeys(keys, problem(code, 403))
     report = device.sync()
-    assert report.problem == "not a token of agent AG-001: AGENT_MISMATCH"
+    assert report.problem == f"not a token of agent AG-001: {code}"
     assert device.states() == [State.STORED] * 3
     assert device.new_tokens == 1, "the next sync asks for a token again"
-    device.api.agent_id = AGENT
+    device.api.refused = {}
     device.sync()
     assert device.states() == [State.SYNCED] * 3
 
@@ -467,7 +476,8 @@ def test_nothing_but_the_apis_own_404_proves_that_an_earlier_try_was_not_accepte
     _submit(device, 1)
     device.fails(unreached).sync(0.5)
     device.api.refused = {"k-0": INVALID}
-    device.fails(well, fault).sync(0.9)
+    device.fails(well, fault, *[unreached] * 99).sync(5)
+    assert [call.method for call in device.calls[1:3]] == ["POST", "GET"]
     assert device.states() == [State.STORED]
     device.fails().sync()
     assert device.states() == [State.REFUSED]
@@ -622,6 +632,18 @@ def test_what_the_server_asks_to_wait_is_read_by_the_servers_clock(
 ) -> None:
     headers = httpx.Headers([(b"Retry-After", value.encode()), (b"Date", DATE.encode())])
     assert read_answer(503, headers, b"").retry_after_s == expected_s
+
+
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="the zone is the system's")
+def test_a_date_without_a_zone_is_no_date_of_the_devices_zone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    headers = {"Retry-After": "Sun, 29 Nov 2026 12:00:30 -0000", "Date": DATE}
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("TZ", "EAT-3")
+        time.tzset()
+        assert read_answer(503, headers, b"").retry_after_s == 30
+    time.tzset()
 
 
 def test_a_date_without_the_servers_clock_says_nothing() -> None:

@@ -15,7 +15,7 @@ from tests.template import TEMPLATE
 from wakala import __main__ as entry
 from wakala import deploy, engine, home, main, options, wallets
 from wakala.engine import Engine
-from wakala.info import DEAD_LETTERS, Info, QueueCount, command_options, posting
+from wakala.info import DEAD_LETTERS, Info, Letters, QueueCount, command_options, posting
 from wakala.output import Problem, out
 from wakala.stack import Stack, Where, reachable_api_url
 from wakala.transactions import Answer
@@ -279,7 +279,8 @@ def test_an_engine_answers_for_the_gateway_at_its_own_address(
 
 
 def test_info_gives_scripts_what_was_promised() -> None:
-    view = Info(STACK, {"TxDlqUrl": QueueCount(1, 2, 3)}, 4).view()
+    letters = Letters(6, 5, False, None)
+    view = Info(STACK, {"TxDlqUrl": QueueCount(1, 2, 3)}, 4, letters).view()
     assert view == {
         "apiUrl": "http://127.0.0.1:4566/_aws/execute-api/abc123/local",
         "endpointUrl": "http://127.0.0.1:4566",
@@ -288,6 +289,7 @@ def test_info_gives_scripts_what_was_promised() -> None:
         "outputs": STACK.outputs,
         "queues": {"TxDlqUrl": {"waiting": 1, "inFlight": 2, "delayed": 3}},
         "openTransactions": 4,
+        "deadLetters": {"open": 6, "parked": 5, "more": False, "problem": None},
     }
 
 
@@ -318,7 +320,7 @@ def test_a_private_file_is_its_owners_alone(own_home: Path) -> None:
     assert [each.name for each in path.parent.iterdir()] == ["AG-001"]
 
 
-GROUPS = ("agent", "wallet", "tx", "refund")
+GROUPS = ("agent", "wallet", "tx", "refund", "dead-letters")
 
 
 @pytest.mark.parametrize("group", ["", *GROUPS])

@@ -1,7 +1,7 @@
 """What may be shown of a body to everybody: enough to know it by, nothing personal."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from wallet_ledger import strict_json
@@ -9,18 +9,25 @@ from wallet_ledger.errors import InvalidMessage
 
 PREVIEW_LENGTH_MAX = 400
 SHOWN_NUMBER_MAX = 10**8
-"""Shorter than any phone: a number in the wrong member is not shown."""
+"""Shorter than any phone with its country: a phone in the place of an amount is not shown."""
+_DIGITS_MAX = 6
+"""In a shown text; a phone has seven at least, whatever stands between them."""
 _UNREAD_LENGTH_MAX = 80
 
 # Members whose values we chose or checked ourselves. Ids of others are shown without their digits,
 # since people put phone numbers into them; of all the rest only the name.
-_SHOWN = frozenset(
-    "v kind agentId source amountMinor amount currency attempt capturedAt status detail-type"
-    " schemaVersion time".split()
-)
+_SHOWN = frozenset("kind agentId source currency status detail-type".split())
+_NUMBERS = frozenset("v amountMinor amount attempt schemaVersion".split())
+_TIMES = frozenset("capturedAt time".split())
 _WITHOUT_DIGITS = frozenset("idempotencyKey id refundId creditId requestId requestedBy".split())
-_OPENED = frozenset({"detail"})
-_OPAQUE = re.compile(r"[A-Za-z0-9+/=_-]{24,}")
+_OPENED = "detail"
+_KNOWN = _SHOWN | _NUMBERS | _TIMES | _WITHOUT_DIGITS | {_OPENED, "phone"}
+_TIME = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2})?(\.[0-9]{1,6})?"
+    r"(Z|[+-][0-9]{2}:[0-9]{2})"
+)
+_OPAQUE = re.compile(r"[A-Za-z0-9+/=_-]{12,}")
+"""What may be a phone in base64, of which the digits are but half."""
 
 
 def preview(body: str) -> str:
@@ -34,10 +41,15 @@ def preview(body: str) -> str:
     except InvalidMessage:
         document = None
     if isinstance(document, dict):
-        return _members(document)[:PREVIEW_LENGTH_MAX]
+        return printable(_members(document, _detail))[:PREVIEW_LENGTH_MAX]
     start = _OPAQUE.sub("…", body[: _UNREAD_LENGTH_MAX * 2])[:_UNREAD_LENGTH_MAX]
-    shown = "".join(char if char.isprintable() else " " for char in without_digits(start))
-    return f"{len(body)} characters, no JSON object: {shown}"
+    return f"{len(body)} characters, no JSON object: {printable(without_digits(start))}"
+
+
+def shown(text: str) -> str:
+    """A text of at most 64 characters, without its digits where they may be those of a phone."""
+    digits = sum(char.isnumeric() for char in text)
+    return text[:64] if digits <= _DIGITS_MAX else without_digits(text)[:64]
 
 
 def masked_phone(phone: str) -> str:
@@ -50,35 +62,38 @@ def without_digits(text: str) -> str:
     return "".join("•" if char.isnumeric() else char for char in text)
 
 
-def _members(members: Mapping[str, Any]) -> str:
-    return (
-        "{" + ", ".join(f"{_name(name)}: {_value(name, members[name])}" for name in members) + "}"
-    )
+def printable(text: str) -> str:
+    """The text with a space for each character that no terminal, log or table should get."""
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
+def _members(members: Mapping[str, Any], value_of: Callable[[str, Any], str]) -> str:
+    listed = (f"{_name(name)}: {value_of(name, members[name])}" for name in members)
+    return "{" + ", ".join(listed) + "}"
 
 
 def _name(name: str) -> str:
-    known = name in _SHOWN | _WITHOUT_DIGITS | _OPENED | {"phone"}
-    return name if known else without_digits(name)[:24]
+    return name if name in _KNOWN else without_digits(name)[:24]
+
+
+def _detail(name: str, value: Any) -> str:
+    """The members of an event's detail are shown as its own are, but no deeper ones."""
+    if name == _OPENED and isinstance(value, dict):
+        return _members(value, _value)
+    return _value(name, value)
 
 
 def _value(name: str, value: Any) -> str:
     match value:
-        case dict() if name in _OPENED:
-            return _members(value)
         case str() if name == "phone":
             return masked_phone(value)
         case str() if name in _WITHOUT_DIGITS:
             return without_digits(value)[:64]
-        case str() | int() if name in _SHOWN and _is_plain(name, value):
+        case str() if name in _SHOWN:
+            return shown(value)
+        case str() if name in _TIMES and _TIME.fullmatch(value):
+            return value
+        case int() if name in _NUMBERS and abs(value) < SHOWN_NUMBER_MAX:
             return str(value)
         case _:
             return "…"
-
-
-def _is_plain(name: str, value: str | int) -> bool:
-    """Whether a value is of the kind that its name stands for, and not a phone in its place."""
-    if name in {"capturedAt", "time"}:
-        return isinstance(value, str) and "T" in value and len(value) <= 40
-    if isinstance(value, str):
-        return len(value) <= 64 and not re.search(r"\d[\d\s().+-]{5,}\d", value)
-    return abs(value) < SHOWN_NUMBER_MAX

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from triage.preview import printable
 from wallet_ledger import strict_json
 from wallet_ledger.domain.ids import digest
 from wallet_ledger.domain.letters import Arrival, Failure, Original, Source, Subject
@@ -56,6 +57,9 @@ def _undeliverable(record: Record) -> Arrival:
         return _failed_run(body, record)
     if isinstance(body.get("detail-type"), str) and isinstance(body.get("source"), str):
         return _event(body, record)
+    if _attribute(record, "RULE_ARN") is not None:  # a schedule whose runs get an input of ours
+        code = _attribute(record, "ERROR_CODE")
+        return _arrival(Source.SCHEDULE, Failure.MISSED_RUN, record, why=code or "")
     return _unrecognised(record)
 
 
@@ -133,8 +137,8 @@ def _arrival(
         letter_id="",
         source=source,
         failure=failure,
-        why=why[:WHY_LENGTH_MAX],
-        place=place[:PLACE_LENGTH_MAX],
+        why=printable(why)[:WHY_LENGTH_MAX],
+        place=printable(place)[:PLACE_LENGTH_MAX],
         original=_original(record),
         body=str(record["body"]),
         subject=subject,
@@ -175,7 +179,7 @@ def _attribute(record: Record, name: str) -> str | None:
 
 
 def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
+    return value if isinstance(value, str) and value.isprintable() else None
 
 
 def _number(value: object) -> int | None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from triage.preview import masked_phone, without_digits
+from triage.preview import masked_phone, shown, without_digits
 from triage.reading import read
 from wallet_ledger import strict_json
 from wallet_ledger.domain.ids import transaction_ref
@@ -56,7 +56,7 @@ def summary(letter: Letter) -> dict[str, Any]:
         "meaning": letter.meaning,
         "preview": letter.preview,
         "lane": letter.lane,
-        "agentId": letter.agent_id,
+        "agentId": None if letter.agent_id is None else shown(letter.agent_id),
         "transaction": ref,
         "attempt": letter.attempt,
         "arrivedAt": letter.arrived_at_ms,

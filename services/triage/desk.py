@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from triage import views
-from triage.act import By, Desk, Outcome, Result, discard, look_again, redrive, reveal
+from triage.act import TRIAGE, By, Desk, Outcome, Result, discard, look_again, redrive, reveal
 from wallet_ledger.domain.letters import (
     LETTER_SHARDS,
     Letter,
@@ -33,6 +33,13 @@ LANES = 8
 """Phones that the clock works for at once."""
 WHO_LENGTH_MAX = 128
 WHY_LENGTH_MAX = 200
+_LATEST_MS = 10**14
+_NO_CURSOR = "cursor: not one that an answer to this request gave"
+
+_MEMBERS = frozenset(
+    "action scope filter cursor limit letterId letterIds reveal who why force dryRun".split()
+)
+"""Of a request; another one is refused, since a `dryrun` that is overheard is an action."""
 
 type Request = Mapping[str, Any]
 
@@ -42,7 +49,7 @@ class _Part:
     """Where a list goes on: in which shard, and after which letter."""
 
     shard: int = 0
-    after: Mapping[str, str | int] | None = None
+    after: tuple[int, str] | None = None
 
 
 def handle_request(request: Request, desk: Desk, deadline_ms: int) -> dict[str, Any]:
@@ -56,6 +63,8 @@ def handle_request(request: Request, desk: Desk, deadline_ms: int) -> dict[str, 
         "due": lambda: _due(desk, deadline_ms),
     }
     try:
+        if not isinstance(request, dict) or not request.keys() <= _MEMBERS:
+            raise InvalidMessage("the request is no object, or has a member that is not known")
         action = actions.get(str(request.get("action")))
         if action is None:
             raise InvalidMessage(f"action: one of {', '.join(actions)}")
@@ -83,7 +92,7 @@ def _show(request: Request, desk: Desk) -> dict[str, Any]:
         raise InvalidMessage("letterId: no such letter")
     shown: dict[str, Any] = {}
     if _flag(request, "reveal"):
-        by = By(_text(request, "who", WHO_LENGTH_MAX), _text(request, "why", WHY_LENGTH_MAX))
+        by = _by(request)
         record = desk.letters.record(letter.letter_id)
         if record is None or not reveal(letter, by, desk):
             raise Unavailable("NotRevealed")
@@ -99,15 +108,10 @@ def _each(request: Request, desk: Desk, act: Callable[[str, By, Desk], Result]) 
     ids = request.get("letterIds")
     if not isinstance(ids, list) or not 1 <= len(ids) <= LETTERS_MAX:
         raise InvalidMessage(f"letterIds: a list of 1 to {LETTERS_MAX}")
-    if not all(isinstance(each, str) and 1 <= len(each) <= 64 for each in ids):
+    if not all(map(_is_letter_id, ids)):
         raise InvalidMessage("letterIds: ids of letters")
-    by = By(
-        _text(request, "who", WHO_LENGTH_MAX),
-        _text(request, "why", WHY_LENGTH_MAX),
-        force=_flag(request, "force"),
-        dry_run=_flag(request, "dryRun"),
-    )
-    results = [(letter_id, act(letter_id, by, desk)) for letter_id in ids]
+    by = _by(request)
+    results = [(letter_id, _one(act, letter_id, by, desk)) for letter_id in ids]
     for letter_id, result in results:
         if not by.dry_run:
             _tell(letter_id, result)
@@ -117,6 +121,14 @@ def _each(request: Request, desk: Desk, act: Callable[[str, By, Desk], Result]) 
             for letter_id, result in results
         ]
     }
+
+
+def _one(act: Callable[[str, By, Desk], Result], letter_id: str, by: By, desk: Desk) -> Result:
+    try:
+        return act(letter_id, by, desk)
+    except Exception as error:  # one letter's trouble must not leave others half done, untold
+        log_failure("letter not acted on", error)
+        return Result(Outcome.CONTENDED, type(error).__name__)
 
 
 def _due(desk: Desk, deadline_ms: int) -> dict[str, Any]:
@@ -173,8 +185,9 @@ def _tell(letter_id: str, result: Result) -> None:
 
 def _page(request: Request, desk: Desk, limit: int) -> tuple[list[Letter], str | None]:
     """Letters that the filter takes, and the cursor of the next page, None at the end."""
-    wanted, part = _filter(request), _part(request)
+    wanted = _filter(request)
     open_only = _choice(request, "scope", {"open", "all"}, "open") == "open"
+    part = _part(request, wanted, open_only=open_only)
     found: list[Letter] = []
     for _ in range(QUERIES_MAX):
         page = desk.letters.page(
@@ -193,7 +206,7 @@ def _page(request: Request, desk: Desk, limit: int) -> tuple[list[Letter], str |
             return found, None
         if len(found) == limit:
             break
-    cursor = json.dumps([part.shard, part.after])
+    cursor = json.dumps([open_only, part.shard, part.after])
     return found, base64.urlsafe_b64encode(cursor.encode()).decode()
 
 
@@ -207,6 +220,7 @@ def _filter(request: Request) -> views.Filter:
     statuses = members.get("status", [])
     if not isinstance(statuses, list) or not set(map(str, statuses)) <= set(LetterStatus):
         raise InvalidMessage(f"status: a list of {', '.join(LetterStatus)}")
+    arrived_from_ms = _integer(members, "arrivedFrom", 0, _LATEST_MS, 0)
     return views.Filter(
         fingerprint=_maybe_text(members, "fingerprint"),
         letter_class=_choice(members, "class", set(LetterClass), None),
@@ -214,24 +228,48 @@ def _filter(request: Request) -> views.Filter:
         agent_id=_maybe_text(members, "agentId"),
         why=_maybe_text(members, "why"),
         statuses=frozenset(map(str, statuses)),
-        arrived_from_ms=_integer(members, "arrivedFrom", 0, 10**14, 0),
-        arrived_until_ms=_integer(members, "arrivedUntil", 0, 10**14, 10**14),
+        arrived_from_ms=arrived_from_ms,
+        arrived_until_ms=_integer(members, "arrivedUntil", arrived_from_ms, _LATEST_MS, _LATEST_MS),
     )
 
 
-def _part(request: Request) -> _Part:
+def _part(request: Request, wanted: views.Filter, *, open_only: bool) -> _Part:
     cursor = request.get("cursor")
     if cursor is None:
         return _Part()
     try:
-        shard, after = json.loads(base64.urlsafe_b64decode(str(cursor)))
-        if not (isinstance(shard, int) and 0 <= shard < LETTER_SHARDS):
-            raise ValueError
-        if not (after is None or isinstance(after, dict)):
-            raise ValueError
+        same, shard, after = json.loads(base64.urlsafe_b64decode(str(cursor)))
+        at_ms, letter_id = (0, "-") if after is None else after
     except (ValueError, TypeError, RecursionError):
-        raise InvalidMessage("cursor: not one that an answer gave") from None
-    return _Part(shard, after)
+        raise InvalidMessage(_NO_CURSOR) from None
+    # The table refuses to start outside of what is asked for, and says so by an error of ours.
+    bounds = (wanted.arrived_from_ms, wanted.arrived_until_ms)
+    earliest_ms, latest_ms = (0, _LATEST_MS) if open_only or after is None else bounds
+    if not (
+        same is open_only
+        and (type(shard), type(at_ms)) == (int, int)
+        and 0 <= shard < LETTER_SHARDS
+        and earliest_ms <= at_ms <= latest_ms
+        and _is_letter_id(letter_id)
+    ):
+        raise InvalidMessage(_NO_CURSOR)
+    return _Part(shard, None if after is None else (at_ms, letter_id))
+
+
+def _by(request: Request) -> By:
+    by = By(
+        _text(request, "who", WHO_LENGTH_MAX),
+        _text(request, "why", WHY_LENGTH_MAX),
+        force=_flag(request, "force"),
+        dry_run=_flag(request, "dryRun"),
+    )
+    if by.who == TRIAGE:
+        raise InvalidMessage("who: a person, not triage itself")
+    return by
+
+
+def _is_letter_id(value: object) -> bool:
+    return isinstance(value, str) and 1 <= len(value) <= 64 and value.isprintable()
 
 
 def _sent_at_ms(letter: Letter) -> int:

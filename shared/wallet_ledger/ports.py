@@ -4,7 +4,7 @@ Every port has a fake that keeps the same promises (`tests/contract/` runs one s
 All of them raise `Unavailable` for a passing cause, and nothing else that a caller should catch.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -109,14 +109,15 @@ class DeadLetters(Protocol):
 class LetterPage:
     """A part of a list. Open letters come by the time of their next look, all by their arrival.
 
-    `after` is where the part before ended, as `Letters.ended` said. Times in ms, inclusive; they
-    bound the arrival, and only where `open_only` is false.
+    `after` is where the part before ended, as `Letters.ended` said: the time that orders the index,
+    in ms, and the letter's id. The other times, in ms, inclusive, bound the arrival, and only where
+    `open_only` is false; `after` must be within them.
     """
 
     shard: int
     open_only: bool
     limit: int
-    after: Mapping[str, str | int] | None = None
+    after: tuple[int, str] | None = None
     arrived_from_ms: int = 0
     arrived_until_ms: int = 10**14
 
@@ -126,7 +127,7 @@ class Letters:
     """Letters, and where to go on; None at the end."""
 
     letters: Sequence[Letter]
-    ended: Mapping[str, str | int] | None
+    ended: tuple[int, str] | None
 
 
 class Subjects(Protocol):

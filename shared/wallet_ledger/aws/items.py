@@ -400,6 +400,19 @@ def letter_shard_key(shard: int) -> str:
     return f"{_LETTER}{shard:02d}"
 
 
+def letter_place(shard: int, at_ms: int, letter_id: str, *, open_only: bool) -> Item:
+    """The key of a letter in one of the indexes of letters: where a page of it starts or ends."""
+    shard_name, at_name = ("openShard", "dueAt") if open_only else ("shard", "arrivedAt")
+    place = {shard_name: _s(letter_shard_key(shard)), at_name: _n(at_ms)}
+    return letter_key(letter_id) | place
+
+
+def read_letter_place(item: Mapping[str, Any]) -> tuple[int, str]:
+    """Of such a key, the time that orders the index and the letter's id."""
+    at = item["dueAt"] if "dueAt" in item else item["arrivedAt"]
+    return int(at["N"]), str(item["id"]["S"]).removeprefix(_LETTER)
+
+
 def is_letter(item: Mapping[str, Any]) -> bool:
     """Whether an item of DeadLetters is a letter: records and budgets are there too."""
     return str(item["id"]["S"]).startswith(_LETTER)

@@ -78,6 +78,8 @@ class DynamoDeadLetters:
         """The text that came in, its parts joined."""
         parts: list[bytes] = []
         while item := self._get(items.record_key(letter_id, len(parts))):
+            if "part" not in item:  # purged, but for a later time of purging that came too late
+                break
             parts.append(item["part"]["B"])
         return b"".join(parts).decode() if parts else None
 
@@ -140,13 +142,15 @@ class DynamoDeadLetters:
             "Limit": ask.limit,
         }
         if ask.after is not None:
-            request["ExclusiveStartKey"] = _start_key(ask.after)
+            request["ExclusiveStartKey"] = items.letter_place(
+                ask.shard, *ask.after, open_only=ask.open_only
+            )
         with passing_errors():
             answer = self._client.query(**request)
         last = answer.get("LastEvaluatedKey")
         return Letters(
             [items.read_letter(item) for item in answer["Items"]],
-            None if last is None else _plain_key(last),
+            None if last is None else items.read_letter_place(last),
         )
 
     def _row(self, row: RowMove | None) -> list[dict[str, Any]]:
@@ -229,14 +233,3 @@ def _parts(record: str) -> list[bytes]:
     text = record.encode()
     starts = range(0, len(text), RECORD_PART_BYTES)
     return [text[start : start + RECORD_PART_BYTES] for start in starts]
-
-
-def _start_key(after: Mapping[str, str | int]) -> dict[str, Any]:
-    return {
-        name: {"S": value} if isinstance(value, str) else {"N": str(value)}
-        for name, value in after.items()
-    }
-
-
-def _plain_key(key: Mapping[str, Any]) -> dict[str, str | int]:
-    return {name: value["S"] if "S" in value else int(value["N"]) for name, value in key.items()}

@@ -18,6 +18,7 @@ from wallet_ledger.domain.letters import (
     LetterStatus,
     Source,
     Standing,
+    diagnose,
     discarded,
     looked_at,
     moved,
@@ -100,6 +101,16 @@ class _Case:
     seen: Seen
 
     @property
+    def is_debit(self) -> bool:
+        """Whether a row stands for its subject."""
+        return isinstance(self.arrival.subject, Debit)
+
+    @property
+    def meaning(self) -> str:
+        """What it is by now, which may be something else than when it was kept."""
+        return diagnose(self.letter.failure, self.seen.standing, Budget()).meaning
+
+    @property
     def held_row(self) -> OfflineTransaction | None:
         """The row that this letter holds."""
         row = self.seen.row
@@ -111,9 +122,8 @@ class _Case:
         """Whether nothing is left to do: decided, or somebody else stands for it."""
         if self.seen.standing is Standing.HELD:
             return self.held_row is None
-        is_debit = isinstance(self.arrival.subject, Debit)
-        over = {Standing.DECIDED, Standing.NEWER_ATTEMPT} | ({Standing.OPEN} if is_debit else set())
-        return self.seen.standing in over
+        over = {Standing.DECIDED, Standing.NEWER_ATTEMPT}
+        return self.seen.standing in over or (self.is_debit and self.seen.standing is Standing.OPEN)
 
 
 def redrive(letter_id: str, by: By, desk: Desk) -> Result:
@@ -130,7 +140,9 @@ def look_again(letter: Letter, desk: Desk) -> Result:
     """What the clock does with an open letter whose time has come."""
     by = By(TRIAGE, "its time has come")
     if letter.status is LetterStatus.WAITING:
-        return redrive(letter.letter_id, by, desk)
+        result = redrive(letter.letter_id, by, desk)
+        lasting = result.outcome is Outcome.NOT_REDRIVABLE  # the clock would try it for ever
+        return _park(letter, by, desk, result.note) if lasting else result
     case = _case(letter, desk)
     if case is not None and case.is_over:
         return _close(case.letter, by, desk)
@@ -176,14 +188,12 @@ def _case(letter: Letter, desk: Desk) -> _Case | None:
 
 def _redrive(case: _Case, by: By, desk: Desk) -> Result:
     letter, row = case.letter, case.held_row
-    is_debit = isinstance(case.arrival.subject, Debit)
-    if not letter.source.takes_again or case.seen.standing is Standing.UNREADABLE:
-        return Result(Outcome.NOT_REDRIVABLE, letter.meaning)
-    if is_debit and row is None:
-        return Result(Outcome.NOT_REDRIVABLE, letter.meaning)
+    unreadable = case.seen.standing is Standing.UNREADABLE
+    if not letter.source.takes_again or unreadable or (case.is_debit and row is None):
+        return Result(Outcome.NOT_REDRIVABLE, case.meaning)
     budget = desk.letters.budget(letter.subject_ref)
     if by.automatic and budget.automatic >= len(AUTOMATIC_AFTER_MS):
-        return _park(letter, by, desk)
+        return _park(letter, by, desk, "its automatic redrives are used up")
     if not by.automatic and budget.by_hand >= BY_HAND_MAX and not by.force:
         return Result(Outcome.CAPPED, f"{budget.by_hand} redrives by hand already")
     if by.dry_run:
@@ -200,6 +210,9 @@ def _redrive(case: _Case, by: By, desk: Desk) -> Result:
 
 
 def _discard(case: _Case, by: By, desk: Desk) -> Result:
+    if case.is_debit and case.seen.standing is Standing.UNREADABLE:
+        # Its row may be held all the same, and nobody would look at it again.
+        return Result(Outcome.NOT_REDRIVABLE, case.meaning)
     if by.dry_run:
         return Result(Outcome.DISCARDED)
     row = case.held_row
@@ -229,8 +242,7 @@ def _close(letter: Letter, by: By, desk: Desk) -> Result:
     return _written(desk.letters.move(letter, after), Outcome.CLOSED, note)
 
 
-def _park(letter: Letter, by: By, desk: Desk) -> Result:
-    note = "its automatic redrives are used up"
+def _park(letter: Letter, by: By, desk: Desk, note: str) -> Result:
     after = moved(letter, LetterStatus.PARKED, _action(replace(by, why=note), "parked", desk))
     return _written(desk.letters.move(letter, after), Outcome.PARKED, note)
 

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
-
 from tests.e2e.actors import (
     Agent,
     BackOffice,
@@ -182,42 +180,42 @@ def test_a_refund_that_its_queue_gave_up_is_redriven_once(
     assert back_office.balance(phone) == 100
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "{{bad {phone}",
-        "null",
-        "[]",
-        '"call {phone}"',
-        "[" * 100_000,
-        "base64 of the phone",
-        '{{"phone": "{phone}", "amount": {phone}, "note": "{phone}"}}',
-    ],
-    ids=["broken", "null", "list", "string", "nested", "base64", "object"],
-)
 def test_whatever_falls_into_the_letter_queue_is_kept_and_shown_masked(
-    stack: Stack, phone: str, body: str
+    stack: Stack, phone: str
 ) -> None:
     """C49."""
-    body = body.format(phone=phone) if "{" in body else body
-    if body.startswith("base64"):
-        body = base64.b64encode(phone.encode()).decode()
+    encoded = base64.b64encode(phone.encode()).decode()
+    bodies = {
+        encoded,
+        f"{{bad {phone}",
+        "null",
+        "[]",
+        f'"call {phone}"',
+        "[" * 100_000,
+        json.dumps({"phone": phone, "amount": int(phone), "note": phone}),
+    }
     before = {letter["letterId"] for letter in letters(stack, failure="unrecognised")}
+    for body in bodies:
+        _put(stack, "DeliveryFailuresUrl", body, None)
 
-    _put(stack, "DeliveryFailuresUrl", body, None)
-
-    def look() -> dict[str, Any] | None:
+    def look() -> list[dict[str, Any]] | None:
         found = letters(stack, failure="unrecognised")
-        return next((each for each in found if each["letterId"] not in before), None)
+        new = [each for each in found if each["letterId"] not in before]
+        return new if len(new) == len(bodies) else None
 
-    letter = eventually(look, "the letter")
-    assert (letter["class"], letter["status"]) == ("POISON", "parked")
-    assert phone not in json.dumps(ask_desk(stack, "show", letterId=letter["letterId"]))
-    assert body not in letter["preview"] or body in ("null", "[]")
-    shown = revealed(stack, letter)
-    assert shown["body"] == body
-    assert shown["history"][-1]["what"] == "revealed"
-    wakala("dead-letters", "discard", letter["letterId"], "--why", "a test's", "--json")
+    kept = eventually(look, "a letter for each")
+    assert {(letter["class"], letter["status"]) for letter in kept} == {("POISON", "parked")}
+    masked = [ask_desk(stack, "show", letterId=letter["letterId"]) for letter in kept]
+    assert not [shown for shown in masked if phone in json.dumps(shown)]
+    assert not [
+        shown for shown in masked if base64.b64encode(phone.encode()).decode() in str(shown)
+    ]
+    unmasked = [revealed(stack, letter) for letter in kept]
+    assert {shown["body"] for shown in unmasked} == bodies
+    assert {shown["history"][-1]["what"] for shown in unmasked} == {"revealed"}
+    ids = [letter["letterId"] for letter in kept]
+    done = ask_desk(stack, "discard", letterIds=ids, who="e2e", why="a test's")["results"]
+    assert {result["outcome"] for result in done} == {"discarded"}
 
 
 def test_no_phone_gets_into_a_log_of_triage(stack: Stack) -> None:
@@ -244,7 +242,7 @@ def impatient(stack: Stack) -> Iterator[None]:
     try:
         yield
     finally:
-        stack.sqs.set_queue_attributes(QueueUrl=url, Attributes=before)  # type: ignore[arg-type]
+        stack.sqs.set_queue_attributes(QueueUrl=url, Attributes=before)
 
 
 @contextmanager
@@ -344,9 +342,7 @@ def _make_due(stack: Stack, letter: dict[str, Any]) -> None:
 
 
 def _put(stack: Stack, queue: str, body: str, group: str | None) -> None:
-    fifo = {"MessageGroupId": group, "MessageDeduplicationId": str(uuid.uuid4())}
-    stack.sqs.send_message(
-        QueueUrl=stack.output(queue),
-        MessageBody=body,
-        **(fifo if group else {}),  # type: ignore[arg-type]
-    )
+    fifo: Any = {}
+    if group is not None:
+        fifo = {"MessageGroupId": group, "MessageDeduplicationId": str(uuid.uuid4())}
+    stack.sqs.send_message(QueueUrl=stack.output(queue), MessageBody=body, **fifo)

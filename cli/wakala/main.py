@@ -18,7 +18,18 @@ from botocore.exceptions import (
 )
 from cyclopts import App, CycloptsError, Parameter
 
-from wakala import agents, audit, dead_letters, demo, deploy, info, refunds, transactions, wallets
+from wakala import (
+    agents,
+    audit,
+    dead_letters,
+    demo,
+    deploy,
+    events,
+    info,
+    refunds,
+    transactions,
+    wallets,
+)
 from wakala.options import LOCAL, Amount, Flag, Json, On, StackName
 from wakala.output import (
     Problem,
@@ -49,7 +60,7 @@ agent_app = App(name="agent", help="Enroll agents and get their tokens.")
 wallet_app = App(name="wallet", help="Open, fund, freeze and read wallets.")
 tx_app = App(name="tx", help="Submit, follow and refund transactions as an agent's app does.")
 refund_app = App(name="refund", help="Refund transactions as a back office does, over the bus.")
-for group in (agent_app, wallet_app, tx_app, refund_app, dead_letters.app):
+for group in (agent_app, wallet_app, tx_app, refund_app, dead_letters.app, events.app):
     app.command(group)
 
 

@@ -17,7 +17,19 @@ from cyclopts import App, Parameter
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from wakala.desk import REAL, Desk, Document, Move, Order, Scope, Verb, oldest_first
+from wakala.desk import (
+    CONTENDED,
+    LEFT,
+    REAL,
+    UNANSWERED,
+    Desk,
+    Document,
+    Move,
+    Order,
+    Scope,
+    Verb,
+    oldest_first,
+)
 from wakala.info import command, command_options
 from wakala.options import LOCAL, Flag, Json, On
 from wakala.output import Problem, out, progress, progress_bar, show, table
@@ -30,7 +42,7 @@ CLOCK = REAL
 RATE = 10.0
 RATE_LEAST, RATE_MOST = 0.1, 100.0
 SHOWN_MAX = 25
-"""Letters that were moved of which each is shown; of more, those with which something is amiss."""
+"""Letters that were moved of which each is shown."""
 LETTER_ID = r"[0-9a-f]{32}"
 FINGERPRINT = r"[0-9a-f]{12}"
 AGE = r"([0-9]{1,5})([smhd])"
@@ -40,7 +52,10 @@ OPEN = frozenset(status for status in LetterStatus if status.is_open)
 TAKES_AGAIN = frozenset(source for source in Source if source.takes_again)
 TRIED_AGAIN = frozenset({LetterClass.BUG, LetterClass.NEVER_RAN, LetterClass.TRANSIENT})
 """Classes of which a redrive may come to something."""
-PLAIN = frozenset({"redriven", "discarded"})
+UNREMARKABLE = frozenset({"redriven", "discarded", LEFT})
+"""Outcomes that are only counted where there are many letters."""
+AGAIN = frozenset({LEFT, UNANSWERED, CONTENDED})
+"""Outcomes after which the same command fares better."""
 WHOLE = ("body", "record")
 """Members of a revealed letter that are shown by themselves, below all others."""
 PIPED_WIDTH = 10_000_000
@@ -488,12 +503,12 @@ def _glimpse(letter: Document) -> Document:
 def _move_page(move: Move) -> RenderableType:
     results = move.results()
     if not results:
-        return Text("No open letter is such a one: nothing is to be done.")
+        return Text("No open letter fits: nothing is to be done.")
     every = move.order.dry_run or len(results) <= SHOWN_MAX
     rows = table("letter", "at", "outcome", "note", "says")
     rows.columns[0].no_wrap = True
     for letter, each in zip(move.letters, results, strict=True):
-        if every or each.outcome not in PLAIN:
+        if every or each.outcome not in UNREMARKABLE:
             at = _utc(letter.get("sentAt") or letter["arrivedAt"])
             said = _glance(letter["preview"])
             rows.add_row(each.letter_id, at, _word(each.outcome), _plain(each.note), said)
@@ -503,8 +518,10 @@ def _move_page(move: Move) -> RenderableType:
     lines.append(Text(f"{_number(len(results), 'letter')}: {kinds}"))
     if move.order.dry_run:
         lines.append(Text("Nothing was done: the same with --why, and no --dry-run, does it."))
-    elif move.undone():
+    elif any(each.outcome in AGAIN for each in results):
         lines.append(Text("Something is left: the same command again tries only that."))
+    elif move.undone():
+        lines.append(Text("Not all could be done, and the same command again cannot do it either."))
     return Group(*lines)
 
 
@@ -587,7 +604,7 @@ def _facts(letter: Document) -> Iterator[tuple[str, Any]]:
                 yield "redriven", f"{value['automatic']} times by itself, {value['byHand']} by hand"
             case dict():
                 yield from ((f"{name} {part}", each) for part, each in value.items())
-            case _ if name != "history" and name not in WHOLE and value is not None:
+            case _ if name != "history" and name not in WHOLE and value not in (None, ""):
                 yield name, value
 
 

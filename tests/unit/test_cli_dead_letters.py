@@ -380,12 +380,13 @@ def test_a_letter_is_shown_whole_and_masked_with_its_history(
     triage: TriageDesk, told: Told
 ) -> None:
     line = {"at": NOW_MS, "who": "triage", "what": "redriven", "why": "[b]its time has come"}
-    keep(triage, letter(1, history=[line], dueAt=NOW_MS + MINUTE_MS))
+    keep(triage, letter(1, history=[line], dueAt=NOW_MS + MINUTE_MS, place=""))
     status, said, _ = told("show", identifier(1))
     rows = [[part.strip() for part in line.split("  ", 1)] for line in said.splitlines()]
     assert status == 0
     assert ["dueAt", "2026-05-28 20:27:40"] in rows
     assert ["original messageId", "m"] in rows
+    assert "place" not in [row[0] for row in rows]  # nothing is said of what is not there
     assert ["redriven", "3 times by itself, 1 by hand"] in rows
     assert "2026-05-28 20:26:40  triage  redriven  [b]its time has come" in said
     assert f"wakala dead-letters redrive {identifier(1)} --dry-run" in said
@@ -437,7 +438,7 @@ def test_a_group_is_redriven_oldest_first_at_the_rate_and_without_chasing_new_le
     again = answer(told, *words)
     assert {number for number, _ in outcomes(again)} == {101, 102, 103}
     status, said, _ = told("redrive", "--agent", "AG-404", "--why", "x")
-    assert (status, said) == (0, "No open letter is such a one: nothing is to be done.\n")
+    assert (status, said) == (0, "No open letter fits: nothing is to be done.\n")
 
 
 def test_letters_of_one_phone_keep_their_order_while_one_is_contended(
@@ -544,6 +545,21 @@ def test_more_than_one_letter_is_asked_about_on_a_terminal(
     assert ("nothing was done: no discard of 3 letters" in asked) == (status == 1)
     assert "discard 3 letters of 2 groups? [y/N]" in asked
     assert len(triage.acts("discard")) == (status == 0)
+
+
+def test_of_many_letters_only_those_are_shown_that_are_not_as_was_wished(
+    triage: TriageDesk, told: Told
+) -> None:
+    keep(triage, *(letter(n) for n in range(1, 41)))
+    triage.outcomes = {identifier(7): "capped", identifier(8): "closed"}
+    status, said, _ = told("redrive", "--everything", "--why", "x", "--yes")
+    _header, *rows, _, counts, hint = said.splitlines()
+    assert status == 3
+    assert [(int(row.split()[0], 16), row.split()[3]) for row in rows] == [
+        *((8, "closed"), (7, "capped"))
+    ]
+    assert counts == "40 letters: 38 redriven, 1 closed, 1 capped"
+    assert hint == "Not all could be done, and the same command again cannot do it either."
 
 
 def test_who_interrupts_is_told_what_was_done_and_may_go_on(triage: TriageDesk, told: Told) -> None:

@@ -81,6 +81,10 @@ Why = Annotated[
 ]
 All = Annotated[Flag, Parameter(name="--all", help="Also letters with which all is done.")]
 DryRun = Annotated[Flag, Parameter(help="Show what would become of each, and do nothing.")]
+File = Annotated[
+    str,
+    Parameter(name="--out", help="Where to; - is the standard output.", allow_leading_hyphen=True),
+]
 Rate = Annotated[float, Parameter(help="Letters a second.")]
 Everything = Annotated[Flag, Parameter(help="All open letters; without it some must be named.")]
 Yes = Annotated[Flag, Parameter(help="Do not ask, though it is more than one letter.")]
@@ -302,12 +306,7 @@ def discard(
 @app.command
 def export(
     *,
-    file: Annotated[
-        str,
-        Parameter(
-            name="--out", help="Where to; - is the standard output.", allow_leading_hyphen=True
-        ),
-    ],
+    file: File,
     which: Which = EVERY,
     all: All = False,
     reveal: Reveal = False,

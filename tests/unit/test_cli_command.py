@@ -320,7 +320,7 @@ def test_a_private_file_is_its_owners_alone(own_home: Path) -> None:
     assert [each.name for each in path.parent.iterdir()] == ["AG-001"]
 
 
-GROUPS = ("agent", "wallet", "tx", "refund", "dead-letters")
+GROUPS = ("agent", "wallet", "tx", "refund", "dead-letters", "events")
 
 
 @pytest.mark.parametrize("group", ["", *GROUPS])

@@ -58,6 +58,7 @@ def wire_up(aws: Aws) -> Functions:
     environment = {
         "OFFLINE_TX_TABLE": tables.offline_tx,
         "WALLET_LEDGER_TABLE": tables.wallet_ledger,
+        "DEAD_LETTERS_TABLE": "DeadLetters",
         "TX_QUEUE_URL": queues["TxQueue"],
         "REFUND_QUEUE_URL": queues["RefundQueue"],
         "FAILED_TX_QUEUE_URL": queues["FailedTxQueue"],
@@ -70,6 +71,7 @@ def wire_up(aws: Aws) -> Functions:
         "SWEEP_BACKLOG_MAX": "1000",
         "SWEEP_ROWS_MAX": "500",
         "LATENCY_BUDGET_MS": "20",
+        "RECEIVES_MAX": "10",
     }
     with aws.reached(**environment):
         for name, module in HANDLERS.items():

@@ -599,13 +599,13 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         progress.print("interrupted: the same command again goes on, and nothing counts twice")
         return 130
+    except BrokenPipeError:  # the reader has enough; Python would complain of it once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except Exception as error:  # a row that no function wrote, a bug: one line, and how to see more
         if os.environ.get("WAKALA_DEBUG"):
             raise
         problem(f"unexpected {type(error).__name__}: {error} (WAKALA_DEBUG=1 shows where)")
-    except BrokenPipeError:  # the reader has enough; Python would complain of it once more
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     else:
         return 0
     return 1

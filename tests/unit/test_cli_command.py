@@ -2,7 +2,9 @@
 
 import fcntl
 import json
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -348,6 +350,25 @@ def test_what_nobody_expected_is_one_line_too(told: Told, monkeypatch: pytest.Mo
     status, said = told("info")
     assert (status, said.count("\n")) == (1, 1)
     assert "unexpected KeyError" in said
+
+
+def test_a_reader_that_has_enough_ends_a_command_quietly() -> None:
+    """As in `wakala dead-letters export --out - | head -1`."""
+    sources = os.pathsep.join(str(home.checkout() / name) for name in ("cli", "shared"))
+    script = (
+        "from wakala import main, options\n"
+        "def closed(_):\n    raise BrokenPipeError\n"
+        "options.open_stack = closed\n"
+        "raise SystemExit(main.run(['info']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | {"PYTHONPATH": sources},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_port_that_is_none_is_a_clear_problem() -> None:

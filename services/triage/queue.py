@@ -26,6 +26,8 @@ def handle_batch(records: Sequence[Record], keep: Keep) -> dict[str, list[dict[s
         except Exception as error:  # one letter's trouble must not keep nine others in their queue
             log_failure("letter not kept", error)
             again.append(record["messageId"])
+    if again:
+        count("LettersLeft", len(again))
     return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in again]}
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from triage.preview import printable
 from wallet_ledger import strict_json
-from wallet_ledger.domain.ids import digest
+from wallet_ledger.domain.ids import AgentId, IdempotencyKey, digest, is_id
 from wallet_ledger.domain.letters import Arrival, Failure, Original, Source, Subject
 from wallet_ledger.domain.transactions import Reason
 from wallet_ledger.errors import InvalidMessage
@@ -43,7 +43,11 @@ def _refused(record: Record) -> Arrival:
     reason = detail.get("reason")
     if reason not in tuple(Reason):
         return _unrecognised(record)
-    return _arrival(Source.FAILED_TX_QUEUE, Failure.REFUSED, record, why=str(reason))
+    arrival = _arrival(Source.FAILED_TX_QUEUE, Failure.REFUSED, record, why=str(reason))
+    agent_id, key = detail.get("agentId"), detail.get("idempotencyKey")
+    if isinstance(agent_id, str) and is_id(agent_id) and isinstance(key, str) and is_id(key):
+        return replace(arrival, refused=(AgentId(agent_id), IdempotencyKey(key)))
+    return arrival
 
 
 def _undeliverable(record: Record) -> Arrival:

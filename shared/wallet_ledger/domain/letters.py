@@ -257,7 +257,8 @@ class Arrival:
     """A dead letter as it was read: nothing is decided about it yet.
 
     `why` is a code or the text of a rule, never a value; `place` is the top frame of an error.
-    `body` is the message that its consumer did not take.
+    `body` is the message that its consumer did not take; `refused` names the transaction of a
+    refusal.
     """
 
     letter_id: str
@@ -268,6 +269,14 @@ class Arrival:
     original: Original
     body: str
     subject: Subject | None
+    refused: tuple[AgentId, IdempotencyKey] | None = None
+
+    @property
+    def transaction(self) -> tuple[AgentId, IdempotencyKey] | None:
+        """Agent and idempotency key, where it is about a transaction of one agent."""
+        if isinstance(self.subject, Debit | Refund):
+            return self.subject.agent_id, self.subject.idempotency_key
+        return self.refused
 
     @property
     def fingerprint(self) -> str:
@@ -294,9 +303,10 @@ class Action:
 class Letter:
     """A dead letter as it is kept, but for its body. `revision` counts its changes from 1.
 
-    `due_at_ms`: when an open letter is looked at next. `agent_id`, `idempotency_key` and `attempt`
-    are those of a debit or refund. `lane` tells phones apart, roughly: letters of one phone have
-    one lane, and nobody finds the phone from it. `record_parts`: in how many its record is kept.
+    `due_at_ms`: when an open letter is looked at next. `agent_id` and `idempotency_key` are those
+    of a transaction or its refund, `attempt` that of a debit. `lane` tells phones apart, roughly:
+    letters of one phone have one lane, and nobody finds the phone from it. `record_parts`: in how
+    many its record is kept.
     """
 
     letter_id: str
@@ -345,7 +355,7 @@ def opened(
 ) -> Letter:
     """The letter that is kept for an arrival."""
     subject = arrival.subject
-    known = subject if isinstance(subject, Debit | Refund) else None
+    agent_id, idempotency_key = arrival.transaction or (None, None)
     letter = Letter(
         letter_id=arrival.letter_id,
         fingerprint=arrival.fingerprint,
@@ -365,8 +375,8 @@ def opened(
         updated_at_ms=now_ms,
         revision=1,
         due_at_ms=None,
-        agent_id=known.agent_id if known else None,
-        idempotency_key=known.idempotency_key if known else None,
+        agent_id=agent_id,
+        idempotency_key=idempotency_key,
         attempt=subject.attempt if isinstance(subject, Debit) else None,
     )
     if letter.status is LetterStatus.WAITING:

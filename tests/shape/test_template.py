@@ -417,6 +417,13 @@ def test_an_operator_may_ask_the_desk_and_nobody_else() -> None:
     assert _text(TEMPLATE["Outputs"]["OperatorPolicyArn"]["Value"]) == "OperatorPolicy"
 
 
+def test_who_replays_events_can_put_only_those_that_fund_no_wallet() -> None:
+    """Anybody else's `WalletCreditRequested` would be heard."""
+    condition = json.dumps({"StringEquals": {"events:source": "wakala"}}, sort_keys=True)
+    put = (frozenset({"events:PutEvents"}), frozenset({"EventBus.Arn"}), condition)
+    assert _allowed("ReplayPolicy") == {put}
+
+
 def test_nobody_but_an_operator_can_invoke_a_function_by_a_policy_of_ours() -> None:
     invoking = {each.owner for each in STATEMENTS if "lambda:InvokeFunction" in each.actions}
     assert invoking == {"OperatorPolicy"}
@@ -913,10 +920,10 @@ def test_every_queue_has_an_alarm_on_its_depth_and_one_on_the_age_of_its_oldest(
 
 def test_a_letter_that_triage_takes_again_and_again_is_seen_too() -> None:
     """No depth shows it, and a standard queue leaves it out of its age."""
-    alarms = _alarms_of_queue("DeliveryFailuresQueue")
-    stuck = alarms["ApproximateNumberOfMessagesNotVisible"]
-    assert (stuck["Statistic"], stuck["Threshold"]) == ("Minimum", 0)
-    assert stuck["Period"] > QUEUES["DeliveryFailuresQueue"]["VisibilityTimeout"]
+    left = ALARMS["LettersLeftAlarm"]
+    assert (left["MetricName"], left["Statistic"], left["Threshold"]) == ("LettersLeft", "Sum", 0)
+    hidden_s = max(QUEUES[name]["VisibilityTimeout"] for name in LETTER_QUEUES)
+    assert left["Period"] > hidden_s
 
 
 def test_a_movement_queue_is_deep_where_the_sweep_holds_back() -> None:
@@ -1208,6 +1215,7 @@ def test_what_scripts_rely_on_is_given_out() -> None:
         "DeadLettersTable",
         "TriageDeskFunctionName",
         "OperatorPolicyArn",
+        "ReplayPolicyArn",
         "DashboardName",
         "AlarmTopicArn",
     } <= TEMPLATE["Outputs"].keys()

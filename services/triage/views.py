@@ -89,10 +89,10 @@ def whole(letter: Letter, budget: Budget) -> dict[str, Any]:
 
 
 def revealed(letter: Letter, record: str) -> dict[str, Any]:
-    """What `whole` masks."""
+    """What `whole` masks. `record` is ASCII; half a surrogate pair in `body` is spelt out."""
     return {
         "record": record,
-        "body": read(strict_json.read(record)).body,
+        "body": read(strict_json.read(record)).body.encode(errors="backslashreplace").decode(),
         "group": letter.original.group,
         "dedupId": letter.original.dedup_id,
         "idempotencyKey": letter.idempotency_key,

@@ -179,6 +179,6 @@ class Triage:
 
 
 def json_round(answer: Json) -> Json:
-    """An answer as its caller gets it: it must be JSON."""
-    told: Json = json.loads(json.dumps(answer))
+    """An answer as its caller gets it: Lambda writes it as JSON in UTF-8."""
+    told: Json = json.loads(json.dumps(answer, ensure_ascii=False).encode())
     return told

@@ -1,5 +1,6 @@
 """Keep a letter: once, whole, and with the row that it speaks of, or not at all."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -386,5 +387,6 @@ def test_what_nobody_can_read_is_kept_word_for_word_for_a_person(triage: Triage,
     shown = triage.ask(
         "show", letterId=kept.letter.letter_id, reveal=True, who="amina", why="to mend it"
     )["letter"]
-    assert shown["body"] == body
+    assert shown["body"] == body.encode(errors="backslashreplace").decode()
+    assert json.loads(shown["record"])["body"] == body
     assert triage.store.rows == {}

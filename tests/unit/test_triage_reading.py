@@ -292,7 +292,7 @@ queues = st.sampled_from(["TxDLQ.fifo", "RefundDLQ.fifo", "FailedTxQueue.fifo", 
 
 
 @given(queues, st.one_of(documents.map(json.dumps), st.text()))
-def test_reading_never_fails(queue: str, body: str) -> None:
+def test_reading_fails_of_nothing_that_a_queue_can_hold(queue: str, body: str) -> None:
     arrival = read(record(queue, body, messageAttributes=None, attributes=[]))
 
     assert arrival.letter_id

@@ -89,7 +89,7 @@ def whole(letter: Letter, budget: Budget) -> dict[str, Any]:
 
 
 def revealed(letter: Letter, record: str) -> dict[str, Any]:
-    """What `whole` masks. `record` is ASCII; half a surrogate pair in `body` is spelt out."""
+    """What `whole` masks; half a surrogate pair in `body` is spelt out."""
     return {
         "record": record,
         "body": read(strict_json.read(record)).body.encode(errors="backslashreplace").decode(),

@@ -87,7 +87,8 @@ def left(
 
 def verbatim(told: Json) -> str:
     """What is kept of a record."""
-    return json.dumps({name: value for name, value in told.items() if name != "receiptHandle"})
+    kept = {name: value for name, value in told.items() if name != "receiptHandle"}
+    return json.dumps(kept, ensure_ascii="\ud800" in told["body"])
 
 
 @dataclass

@@ -93,6 +93,22 @@ def test_c48_triage_killed_before_or_after_its_write_keeps_the_letter_once(
     assert triage.row(debit()).held_by == letter.letter_id
 
 
+@pytest.mark.parametrize(
+    "body", ["{bad", "x" * 262_144, "é" * 524_288, '"' * 1_048_576, '"\ud800', "\t\n\r" * 349_525]
+)
+def test_a_record_is_kept_word_for_word_in_no_more_than_twice_its_size(
+    triage: Triage, body: str
+) -> None:
+    told = record("DeliveryFailures", body)
+
+    assert triage.handle([told]) == []
+
+    [kept] = triage.store.records.values()
+    del told["receiptHandle"]
+    assert json.loads(kept) == told
+    assert len(kept.encode()) < 2 * 1_048_576 + 2_000
+
+
 def test_an_empty_batch_is_nothing_to_do(triage: Triage) -> None:
     assert triage.handle([]) == []
 

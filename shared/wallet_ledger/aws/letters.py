@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 RECORD_PART_BYTES = 350_000
-"""Of a record in one item, which may hold 400 KB. A queue takes 1 MiB, which is three parts, or
-nine where JSON escapes every letter; a transaction takes 4 MB."""
+"""Of a record in one item, which may hold 400 KB. A queue takes 1 MiB, which is three parts, or six
+where JSON escapes every letter; a transaction takes 4 MB."""
 
 
 class DynamoDeadLetters:

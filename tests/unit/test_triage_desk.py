@@ -33,7 +33,7 @@ from wallet_ledger.domain.letters import LETTER_SHARDS, Action, Source, letter_s
 from wallet_ledger.domain.work import Violation
 
 KEY = f"K-{PHONE}"
-REFUSED = json.dumps({"reason": "INSUFFICIENT_FUNDS", "agentId": AGENT})
+REFUSED = json.dumps({"reason": "INSUFFICIENT_FUNDS", "agentId": "AG-003", "idempotencyKey": "K-1"})
 
 
 @pytest.fixture
@@ -108,6 +108,7 @@ FILTERS: list[tuple[Json, set[str]]] = [
     ({"class": "BUG"}, {"B"}),
     ({"source": "RefundQueue"}, {"R"}),
     ({"agentId": "AG-002"}, {"R"}),
+    ({"agentId": "AG-003"}, {"F"}),
     ({"why": "KeyError"}, {"B"}),
     ({"status": ["noted", "parked"]}, {"B", "F", "P"}),
     ({"status": []}, {"T", "B", "R", "F", "P"}),

@@ -145,6 +145,10 @@ def test_each_letter_is_counted_once_by_its_verdict(
     triage.handle(records[:2])
     assert metrics_of(capsys) == [("LettersSuppressed", [1, 1], None)]
 
+    triage.letters = around(triage.letters, explode)
+    assert triage.handle(records) == ["1", "2", "3"]
+    assert metrics_of(capsys) == [("LettersLeft", [3], None)]
+
 
 def poison() -> list[Json]:
     """Letters with a phone wherever one can be put."""

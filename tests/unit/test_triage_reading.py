@@ -21,7 +21,7 @@ from tests.fakes.dead_letters import (
     verbatim,
 )
 from tests.fakes.memory import START_MS
-from tests.fakes.samples import PHONE, credit, debit, refund, status_change
+from tests.fakes.samples import AGENT, PHONE, credit, debit, refund, status_change
 from triage.preview import preview
 from triage.reading import read
 from wallet_ledger.domain.letters import (
@@ -129,19 +129,28 @@ def test_a_stream_record_that_the_relay_could_not_read_has_no_queue_to_go_back_t
 
 
 def test_a_refusal_is_read_from_its_queue() -> None:
-    body = json.dumps({"reason": "INSUFFICIENT_FUNDS", "phone": PHONE, "amount": 5})
-    told = record("FailedTxQueue.fifo", body, attributes=in_group(PHONE))
-
-    assert read(told) == arrived(
-        told,
-        Source.FAILED_TX_QUEUE,
-        Failure.REFUSED,
-        why="INSUFFICIENT_FUNDS",
-        original=FIFO_ORIGINAL,
-    )
+    detail = {"reason": "INSUFFICIENT_FUNDS", "agentId": AGENT, "idempotencyKey": "K-1"}
+    for odd, transaction in (
+        ({}, (AGENT, "K-1")),
+        ({"agentId": "not an id"}, None),
+        ({"idempotencyKey": 7}, None),
+        ({"idempotencyKey": None}, None),
+    ):
+        body = json.dumps(detail | odd)
+        told = record("FailedTxQueue.fifo", body, attributes=in_group(PHONE))
+        arrival = read(told)
+        assert arrival == arrived(
+            told,
+            Source.FAILED_TX_QUEUE,
+            Failure.REFUSED,
+            why="INSUFFICIENT_FUNDS",
+            original=FIFO_ORIGINAL,
+            refused=transaction,
+        )
+        assert arrival.transaction == transaction
     for other in ('{"reason": "whatever"}', '{"reason": ["DISCARDED"]}', "{}", "[]", "{"):
-        odd = record("FailedTxQueue.fifo", other)
-        assert read(odd) == arrived(odd, Source.UNKNOWN, Failure.UNRECOGNISED)
+        told = record("FailedTxQueue.fifo", other)
+        assert read(told) == arrived(told, Source.UNKNOWN, Failure.UNRECOGNISED)
 
 
 # --- AWS ------------------------------------------------------------------------------------------

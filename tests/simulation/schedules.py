@@ -28,6 +28,7 @@ from tests.simulation.handlers import (
     settled_again,
 )
 from tests.simulation.ledger_model import AGAIN, AMOUNT, Answer, Model
+from triage.act import Outcome, look_again
 from wallet_ledger.derive import Destination, from_letter, from_row
 from wallet_ledger.domain.letters import Budget, Letter, LetterStatus
 from wallet_ledger.domain.postings import Conflicted, Contended, Entry
@@ -292,6 +293,14 @@ class World:
             message = refund(asked.refund_id, asked.amount_minor)
             given_back(Ports(self.store, nothing), message)
 
+    def _close_letters(self) -> None:
+        """The clock comes again, and leaves no letter open but the one that holds the row."""
+        [row] = self.store.rows.values()
+        for letter in list(self.store.letters.values()):
+            if letter.status.is_open and letter.letter_id != row.held_by:
+                result = look_again(letter, Ports(self.store, nothing).desk)
+                assert result.outcome is Outcome.CLOSED, "a letter of nothing stays open"
+
     def _restore(self, state: State) -> None:
         self._was = state.stored
         self._held = [dict(contents) for contents in state.stored]
@@ -346,6 +355,7 @@ class World:
         if state.faulty is not None and self.handlers[state.faulty].recurs:
             known |= {(stored, tuple(hide(said, state.faulty))) for stored, said in self._twice}
         assert end in known, f"no order ends like this: {end}"
+        self._close_letters()
 
 
 def redriven_and_queued(store: Store) -> bool:
@@ -375,6 +385,7 @@ def check_letters(store: Store) -> None:
     [row] = store.rows.values()
     open_letters = [each for each in store.letters.values() if each.status.is_open]
     assert len(open_letters) <= 1, "two open letters of one debit"
+    assert [x for x in store.letters.values() if x.due_at_ms is not None] == open_letters
     if row.status is Status.HELD:
         [letter] = open_letters
         assert row.held_by == letter.letter_id, "P8: held by another letter"

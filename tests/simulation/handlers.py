@@ -12,6 +12,7 @@ from ingest import refund as http
 from reconcile.settle import Dropped, Settled, settle
 from refund.give_back import Cancelled, Decided, Result, give_back
 from relay.sweep import Limits, sweep
+from tests.fakes.dead_letters import BUG, given_up, left, verbatim
 from tests.fakes.memory import (
     START_MS,
     FakeAcceptedTransactions,
@@ -25,7 +26,7 @@ from tests.fakes.memory import (
     FakeSubjects,
     Store,
 )
-from tests.fakes.samples import AGENT, OPEN_DAYS, PHONE, credit, debit, refund
+from tests.fakes.samples import AGENT, OPEN_DAYS, credit, debit, refund
 from tests.fakes.scripted import Call, around
 from tests.simulation.ledger_model import AGAIN, AMOUNT, Answer, Model
 from triage.act import By, Desk, Outcome, discard, look_again, redrive
@@ -39,7 +40,6 @@ from wallet_ledger.domain.transactions import open_shard
 from wallet_ledger.domain.wallets import Movement, Posted, Rejected
 from wallet_ledger.domain.work import Unfinished, Violation
 from wallet_ledger.errors import Unavailable
-from wallet_ledger.messages import movement_message, put_aside
 from wallet_ledger.patience import Patience
 from wallet_ledger.ports import LetterPage
 
@@ -248,35 +248,26 @@ class Dead:
         return "parked" if self.arrival.failure is Failure.VIOLATED else "waiting"
 
 
-def dead(name: str, attempt: int, queue: str, *, violated: bool = False) -> Dead:
+def dead(name: str, attempt: int, how: Violation | None = None) -> Dead:
     """A dead message; all of them are of one shard, so that the clock sees them on one page."""
-    sent = movement_message(debit("K-1", AMOUNT, attempt=attempt), f"tx-{attempt}")
-    body = sent.body
-    if violated:
-        record = {"messageId": "m-0", "body": body, "attributes": {}}
-        body = put_aside("TxQueue", Violation(("Odd",), "settle.py settle"), record).body
-    for number in itertools.count(1_000 * attempt):
-        record = {
-            "messageId": f"m-{number}",
-            "body": body,
-            "attributes": {"MessageGroupId": PHONE, "ApproximateReceiveCount": "9"},
-            "eventSourceARN": f"arn:aws:sqs:eu-west-1:111122223333:wakala-{queue}",
-        }
+    sent = debit("K-1", AMOUNT, attempt=attempt)
+    for number in itertools.count():
+        message_id = f"{name} {number}"
+        record = given_up(sent, message_id) if how is None else left(sent, how, message_id)
         arrival = read(record)
         if letter_shard(arrival.letter_id) == 0:
-            return Dead(name, attempt, arrival, json.dumps(record))
+            return Dead(name, attempt, arrival, verbatim(record))
     raise AssertionError
 
 
 DEAD = {
     each.name: each
     for each in (
-        dead("letter", 1, "TxDLQ.fifo"),
-        dead("violated letter", 1, "DeliveryFailures", violated=True),
-        dead("letter of the 2nd", 2, "TxDLQ.fifo"),
+        dead("letter", 1),
+        dead("violated letter", 1, BUG),
+        dead("letter of the 2nd", 2),
     )
 }
-assert len({each.letter_id for each in DEAD.values()}) == len(DEAD)
 ARRIVALS = {json.loads(each.record)["messageId"]: each.arrival for each in DEAD.values()}
 """What `read` makes of each record, so that one that is acted on anew is not read anew."""
 NAMES = {each.letter_id: each.name for each in DEAD.values()}

@@ -824,6 +824,11 @@ def test_a_hold_that_still_looks_wrong_when_read_together_counts() -> None:
     assert audited(stored) == ["P5 it is held by a letter that is not kept: L-1"]
 
 
+def test_a_row_says_itself_when_it_is_to_be_purged() -> None:
+    stored = Stored(item_of(row("k-1", 300, Status.EXPIRED)) | {"purgeAt": {"N": str(NOW_S)}})
+    assert audited(stored) == ["P5 it is expired, which no entry tells of, and is to be purged"]
+
+
 def test_a_row_that_nobody_can_read_is_named_and_ends_no_audit() -> None:
     posted = items.entry_item(NewEntry(debit("k-1", 300), SETTLED.outcome), NOW_MS)
     edited = item_of(row("k-1", 300)) | {"status": {"S": "limbo"}}

@@ -41,6 +41,8 @@ from wallet_ledger.domain.letters import LetterClass, LetterStatus, Source
 CLOCK = REAL
 RATE = 10.0
 RATE_LEAST, RATE_MOST = 0.1, 100.0
+RECENT_MS = 7 * 86_400_000
+"""Of finished letters, what is shown unless an age says otherwise."""
 SHOWN_MAX = 25
 """Letters that were moved of which each is shown."""
 LETTER_ID = r"[0-9a-f]{32}"
@@ -79,7 +81,13 @@ RevealWhy = Annotated[str | None, Parameter(name="--why", help="Why you must see
 Why = Annotated[
     str | None, Parameter(name="--why", help="Kept in the history of each; needed to do anything.")
 ]
-All = Annotated[Flag, Parameter(name="--all", help="Also letters with which all is done.")]
+All = Annotated[
+    Flag,
+    Parameter(
+        name="--all",
+        help="Also letters with which all is done; of seven days, unless an age says otherwise.",
+    ),
+]
 DryRun = Annotated[Flag, Parameter(help="Show what would become of each, and do nothing.")]
 File = Annotated[
     str,
@@ -159,7 +167,7 @@ def groups(*, which: Which = EVERY, all: All = False, on: On = LOCAL, json: Json
         wakala dead-letters groups --all --json
     """
     now_ms = _now_ms()
-    wanted = which.filter(now_ms)
+    wanted = _recent(which.filter(now_ms), now_ms, every=all)
     stack = on.open()
     with progress.status("Reading letters") as status:
         found = Desk(stack, CLOCK).groups(
@@ -192,7 +200,7 @@ def list_letters(
     if limit < 1:
         raise Problem(f"--limit {limit}: 1 or more")
     now_ms = _now_ms()
-    wanted = which.filter(now_ms)
+    wanted = _recent(which.filter(now_ms), now_ms, every=all)
     letters = _letters(Desk(on.open(), CLOCK), wanted, every=all)
     shown, more = letters[:limit], max(0, len(letters) - limit)
     lines: list[RenderableType] = [_letters_table(shown, now_ms)]
@@ -394,6 +402,14 @@ def _ids(given: Sequence[str]) -> list[str]:
 def _scope(wanted: Mapping[str, Any], *, every: bool) -> Scope:
     """Finished letters too, where they are asked for in one way or the other."""
     return "open" if not every and OPEN.issuperset(wanted.get("status", ())) else "all"
+
+
+def _recent(wanted: Document, now_ms: int, *, every: bool) -> Document:
+    """Every refusal of a year is a letter: who looks at finished ones rarely means all of them."""
+    told = wanted.keys() & {"arrivedFrom", "arrivedUntil"}
+    if told or _scope(wanted, every=every) == "open":
+        return wanted
+    return wanted | {"arrivedFrom": now_ms - RECENT_MS}
 
 
 def _one_of(option: str, text: str | None, words: Iterable[str]) -> str | None:

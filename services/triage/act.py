@@ -114,8 +114,9 @@ class _Case:
     def held_row(self) -> OfflineTransaction | None:
         """The row that this letter holds."""
         row = self.seen.row
-        mine = self.seen.standing is Standing.HELD and row is not None
-        return row if mine and row is not None and row.held_by == self.letter.letter_id else None
+        if row is None or self.seen.standing is not Standing.HELD:
+            return None
+        return row if row.held_by == self.letter.letter_id else None
 
     @property
     def is_over(self) -> bool:
@@ -152,8 +153,6 @@ def look_again(letter: Letter, desk: Desk) -> Result:
 
 def reveal(letter: Letter, by: By, desk: Desk) -> bool:
     """Write down that a person sees a letter unmasked; False: it changed meanwhile, ask again."""
-    if len(letter.history) >= HISTORY_MAX:
-        return False
     return desk.letters.move(letter, moved(letter, letter.status, _action(by, "revealed", desk)))
 
 

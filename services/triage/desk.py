@@ -2,14 +2,25 @@
 
 import base64
 import json
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from triage import views
-from triage.act import TRIAGE, By, Desk, Outcome, Result, discard, look_again, redrive, reveal
+from triage.act import (
+    HISTORY_MAX,
+    TRIAGE,
+    By,
+    Desk,
+    Outcome,
+    Result,
+    discard,
+    look_again,
+    redrive,
+    reveal,
+)
+from triage.watch import watch
 from wallet_ledger.domain.letters import (
     LETTER_SHARDS,
     Letter,
@@ -19,7 +30,7 @@ from wallet_ledger.domain.letters import (
 )
 from wallet_ledger.errors import InvalidMessage, Unavailable
 from wallet_ledger.ports import LetterPage
-from wallet_ledger.telemetry import count, in_current_trace, log_failure, logger
+from wallet_ledger.telemetry import count, count_by, in_current_trace, log_failure, logger
 
 LETTERS_MAX = 25
 """Letters in one request to redrive or discard: well within the function's time."""
@@ -27,10 +38,6 @@ PAGE_MAX = 500
 """Letters in one page of a list: a third of what an answer of Lambda holds."""
 QUERIES_MAX = 10
 """Queries for one page; a filter that takes little makes short pages, not slow ones."""
-SHARD_LETTERS_MAX = 500
-"""Open letters of each shard that one run of the clock sees: bounds its reads, and its counts."""
-LANES = 8
-"""Phones that the clock works for at once."""
 WHO_LENGTH_MAX = 128
 WHY_LENGTH_MAX = 200
 _LATEST_MS = 10**14
@@ -60,18 +67,20 @@ def handle_request(request: Request, desk: Desk, deadline_ms: int) -> dict[str, 
         "show": lambda: _show(request, desk),
         "redrive": lambda: _each(request, desk, redrive),
         "discard": lambda: _each(request, desk, discard),
-        "due": lambda: _due(desk, deadline_ms),
     }
+    if request == {"action": "due"}:
+        return _due(desk, deadline_ms)
     try:
         if not isinstance(request, dict) or not request.keys() <= _MEMBERS:
             raise InvalidMessage("the request is no object, or has a member that is not known")
         action = actions.get(str(request.get("action")))
         if action is None:
-            raise InvalidMessage(f"action: one of {', '.join(actions)}")
+            raise InvalidMessage(f"action: one of {', '.join([*actions, 'due'])}")
         return action()
     except InvalidMessage as error:
         return {"error": {"code": "VALIDATION_FAILED", "message": str(error)}}
     except Unavailable as error:
+        logger.warning("unavailable", extra={"code": error.code})
         return {"error": {"code": "UNAVAILABLE", "message": error.code}}
 
 
@@ -93,6 +102,8 @@ def _show(request: Request, desk: Desk) -> dict[str, Any]:
     shown: dict[str, Any] = {}
     if _flag(request, "reveal"):
         by = _by(request)
+        if len(letter.history) >= HISTORY_MAX:
+            raise InvalidMessage(f"letterId: its history is full ({HISTORY_MAX} lines)")
         record = desk.letters.record(letter.letter_id)
         if record is None or not reveal(letter, by, desk):
             raise Unavailable("NotRevealed")
@@ -127,43 +138,21 @@ def _one(act: Callable[[str, By, Desk], Result], letter_id: str, by: By, desk: D
     try:
         return act(letter_id, by, desk)
     except Exception as error:  # one letter's trouble must not leave others half done, untold
-        log_failure("letter not acted on", error)
+        log_failure("letter not acted on", error, letter=letter_id)
         return Result(Outcome.CONTENDED, type(error).__name__)
 
 
 def _due(desk: Desk, deadline_ms: int) -> dict[str, Any]:
-    """What the clock asks for each minute: redrive what has waited, close what is settled."""
-    now_ms = desk.clock.now_ms()
-    open_letters = [
-        letter
-        for shard in range(LETTER_SHARDS)
-        for letter in desk.letters.page(LetterPage(shard, True, SHARD_LETTERS_MAX)).letters
-    ]
-    lanes: dict[str, list[Letter]] = defaultdict(list)
-    for letter in sorted(open_letters, key=_sent_at_ms):
-        if letter.due_at_ms is not None and letter.due_at_ms <= now_ms:
-            lanes[letter.lane or letter.letter_id].append(letter)
-
-    def work(lane: Sequence[Letter]) -> Counter[Outcome]:
-        done: Counter[Outcome] = Counter()
-        for letter in lane:
-            if desk.clock.now_ms() >= deadline_ms:
-                break
-            done[_look(letter, desk)] += 1
-        return done
-
-    with ThreadPoolExecutor(max_workers=LANES) as pool:
-        done = sum(pool.map(in_current_trace(work), lanes.values()), Counter[Outcome]())
-    oldest_ms = min((letter.arrived_at_ms for letter in open_letters), default=now_ms)
-    parked = sum(letter.status is LetterStatus.PARKED for letter in open_letters)
-    count("OpenLetters", len(open_letters))
-    count("ParkedLetters", parked)
-    count("OldestOpenLetterAgeSeconds", max(0, now_ms - oldest_ms) // 1000)
-    count("LettersRedriven", done[Outcome.REDRIVEN])
-    count("LettersClosed", done[Outcome.CLOSED])
-    told = {str(outcome): number for outcome, number in done.items()}
-    logger.info("looked", extra={"open": len(open_letters), "parked": parked} | told)
-    return {"openLetters": len(open_letters), "parkedLetters": parked} | told
+    """A run of the clock. It raises where nothing can be read, since nobody reads its answer."""
+    watched = watch(desk, deadline_ms, partial(_look, desk=desk), in_current_trace)
+    if not watched.unread:  # half a count would be a good one, and wrong
+        count("OpenLetters", watched.open_letters)
+        count("ParkedLetters", watched.parked)
+        count("OldestOpenLetterAgeSeconds", watched.oldest_age_s)
+    told = {str(outcome): number for outcome, number in watched.done.items()}
+    seen = {"open": watched.open_letters, "parked": watched.parked, "unread": watched.unread}
+    (logger.warning if watched.unread else logger.info)("looked", extra=seen | told)
+    return {"openLetters": watched.open_letters, "parkedLetters": watched.parked} | told
 
 
 def _look(letter: Letter, desk: Desk) -> Outcome:
@@ -172,7 +161,7 @@ def _look(letter: Letter, desk: Desk) -> Outcome:
     except Unavailable as error:
         result = Result(Outcome.CONTENDED, error.code)
     except Exception as error:  # one letter's trouble must not keep all others waiting
-        log_failure("letter not looked at", error)
+        log_failure("letter not looked at", error, letter=letter.letter_id)
         result = Result(Outcome.CONTENDED)
     if result.outcome is not Outcome.UNCHANGED:
         _tell(letter.letter_id, result)
@@ -180,6 +169,8 @@ def _look(letter: Letter, desk: Desk) -> Outcome:
 
 
 def _tell(letter_id: str, result: Result) -> None:
+    """One log line per letter, and its metric; the clock's letters and people's alike."""
+    count_by("LettersActedOn", "outcome", result.outcome)
     logger.info("letter acted on", extra={"letter": letter_id, "outcome": result.outcome})
 
 
@@ -270,10 +261,6 @@ def _by(request: Request) -> By:
 
 def _is_letter_id(value: object) -> bool:
     return isinstance(value, str) and 1 <= len(value) <= 64 and value.isprintable()
-
-
-def _sent_at_ms(letter: Letter) -> int:
-    return letter.original.sent_at_ms or letter.arrived_at_ms
 
 
 def _text(members: Request, name: str, longest: int) -> str:

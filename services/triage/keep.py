@@ -76,7 +76,10 @@ def see(subject: Subject | None, subjects: Subjects) -> Seen:
                 return Seen(Standing.OPEN)
             case Debit():
                 row = subjects.row(subject)
-                return Seen(debit_standing(subject, row, decided=subjects.decided(subject)), row)
+                standing = debit_standing(subject, row, decided=False)
+                if standing is not Standing.DECIDED and subjects.decided(subject):
+                    standing = Standing.DECIDED
+                return Seen(standing, row)
             case Refund():
                 done = _is_decided(subject, subjects)
             case _:

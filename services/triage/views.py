@@ -41,8 +41,9 @@ class Filter:
 
 def summary(letter: Letter) -> dict[str, Any]:
     """A letter in a list. Times in ms."""
-    known = letter.agent_id is not None and letter.idempotency_key is not None
-    ref = transaction_ref(letter.agent_id, letter.idempotency_key) if known else None  # type: ignore[arg-type]
+    ref = None
+    if letter.agent_id is not None and letter.idempotency_key is not None:
+        ref = transaction_ref(letter.agent_id, letter.idempotency_key)
     members = {
         "letterId": letter.letter_id,
         "fingerprint": letter.fingerprint,

@@ -44,10 +44,13 @@ def count_by(name: str, dimension: str, value: str, number: float = 1) -> None:
         metric.add_dimension(name=dimension, value=value)
 
 
-def log_failure(message: str, error: Exception) -> None:
-    """Log an error that nobody expected: its class and where it went through, never its text."""
+def log_failure(message: str, error: Exception, **named: str) -> None:
+    """Log an error that nobody expected: its class and where it went through, never its text.
+
+    `named` says what it was about, by ids that are nobody's.
+    """
     places = [f"{f.filename}:{f.lineno} {f.name}" for f in extract_tb(error.__traceback__)]
-    logger.critical(message, extra={"errorType": type(error).__name__, "places": places})
+    logger.critical(message, extra={**named, "errorType": type(error).__name__, "places": places})
 
 
 def place_of(error: Exception) -> str:

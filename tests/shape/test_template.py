@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.template import RESOURCES, ROOT, TEMPLATE, Json
+from triage.act import Outcome
 from wallet_ledger import settings
 from wallet_ledger.domain.letters import AUTOMATIC_AFTER_MS, Verdict
 from wallet_ledger.domain.transactions import Reason
@@ -273,12 +274,12 @@ def test_only_the_auditor_can_scan_and_it_only_reads() -> None:
         "dynamodb:GetItem",
         "cloudformation:DescribeStacks",
     }
-    for name, table in TABLES.items():
+    for name in TABLES:
         assert _may("AuditorRole", "dynamodb:Scan", f"{name}.Arn")
         assert _may("AuditorRole", "dynamodb:GetItem", f"{name}.Arn")
-        for index in table.get("GlobalSecondaryIndexes", []):
-            path = f"${{{name}.Arn}}/index/{index['IndexName']}"
-            assert _may("AuditorRole", "dynamodb:Query", path)
+    mine = [each for each in STATEMENTS if each.owner == "AuditorRole"]
+    indexes = {path for each in mine for path in each.resources if "/index/" in path}
+    assert indexes == {"${OfflineTxTable.Arn}/index/OpenTx"}
 
 
 WRITES = {"dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:ConditionCheckItem"}
@@ -960,7 +961,7 @@ def test_settling_is_slow_by_its_99th_percentile() -> None:
     alarm = ALARMS["SettleLatencyAlarm"]
     assert alarm["ExtendedStatistic"] == "p99"
     assert "Statistic" not in alarm
-    assert alarm["EvaluateLowSampleCountPercentile"] == "ignore"
+    assert alarm["EvaluateLowSampleCountPercentile"] == "evaluate"
 
 
 type Metric = tuple[str, str, tuple[tuple[str, str], ...]]
@@ -1037,6 +1038,7 @@ VALUES: dict[str, list[str]] = {
     "TransactionsFailed": [each for each in Reason if each not in NOT_RECONCILES],
     "RefundsRejected": list(Reason),
     "DeadLetters": list(Verdict),
+    "LettersActedOn": list(Outcome),
 }
 """What a metric that has a dimension of its own is counted by."""
 
@@ -1247,7 +1249,7 @@ def test_an_artifact_is_the_functions_own_package_and_small(name: str, tmp_path:
     assert [path.name for path in tmp_path.iterdir()] == [package]
     assert (tmp_path / package / f"{module}.py").is_file()
     assert not list(tmp_path.rglob("__pycache__"))
-    assert _bytes(tmp_path) <= 50_000
+    assert _bytes(tmp_path) <= 60_000
 
 
 def test_the_layer_is_small_and_brings_no_second_sdk(tmp_path: Path) -> None:

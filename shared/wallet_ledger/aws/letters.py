@@ -82,6 +82,8 @@ class DynamoDeadLetters:
             if "part" not in item:  # purged, but for a later time of purging that came too late
                 break
             parts.append(item["part"]["B"])
+            if len(parts[-1]) < RECORD_PART_BYTES:
+                break
         return b"".join(parts).decode() if parts else None
 
     def budget(self, subject_ref: str) -> Budget:

@@ -34,7 +34,7 @@ from wallet_ledger.domain.letters import (
     released,
 )
 from wallet_ledger.domain.postings import Committed
-from wallet_ledger.domain.refunds import decide_refund
+from wallet_ledger.domain.refunds import Refund, decide_refund
 from wallet_ledger.domain.transactions import Status
 from wallet_ledger.domain.wallets import Movement, WalletStatus
 from wallet_ledger.errors import Unavailable
@@ -255,6 +255,14 @@ def test_an_id_that_was_refused_as_reused_is_decided(triage: Triage) -> None:
     assert triage.keep(left(other, message_id="M-2")).letter.status is LetterStatus.CLOSED
 
 
+def refunded(triage: Triage, asked: Refund) -> None:
+    """The refund function has done its work."""
+    books = FakeRefundBooks(triage.store)
+    seen = books.see(asked)
+    decided = decide_refund(asked, seen, START_MS, patient=True)
+    assert books.write(asked, seen, decided, START_MS) == Committed()  # type: ignore[arg-type]
+
+
 def test_c37_a_refund_that_came_too_early_waits_and_is_closed_once_it_is_decided(
     triage: Triage,
 ) -> None:
@@ -265,15 +273,28 @@ def test_c37_a_refund_that_came_too_early_waits_and_is_closed_once_it_is_decided
 
     triage.settle(debit())
     assert kinds(triage.keep(left(asked, message_id="M-2"))) == WAITING
-    books = FakeRefundBooks(triage.store)
-    seen = books.see(asked)
-    decided = decide_refund(asked, seen, START_MS, patient=True)
-    assert books.write(asked, seen, decided, START_MS) == Committed()  # type: ignore[arg-type]
+    refunded(triage, asked)
 
     assert triage.keep(left(asked, message_id="M-3")).letter.status is LetterStatus.CLOSED
     assert triage.keep(left(refund("R-2", 30), message_id="M-4")).letter.status is (
         LetterStatus.WAITING
     )
+
+
+def test_a_refund_that_would_still_move_a_row_is_not_decided(triage: Triage) -> None:
+    """To cancel a debit, or to answer the agent who waits for what was refunded before."""
+    triage.accept(debit())
+    assert kinds(triage.keep(left(refund("R-1")))) == WAITING
+    triage.settle(debit())
+    refunded(triage, refund("R-2", 30))
+    told = given_up(refund("R-2", 30), "M-2")
+    triage.store.rows[AGENT, debit().idempotency_key] = waiting(triage.row(debit()), "R-2", 30)
+    assert triage.keep(told).letter.status is LetterStatus.WAITING
+
+    refunded(triage, refund("R-2", 30))
+
+    assert triage.row(debit()).refund_request is None
+    assert triage.keep(told | {"messageId": "M-3"}).letter.status is LetterStatus.CLOSED
 
 
 def test_a_refund_of_which_the_books_make_no_sense_is_for_a_person(triage: Triage) -> None:

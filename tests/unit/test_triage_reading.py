@@ -120,6 +120,22 @@ def test_what_a_consumer_could_not_read_is_what_it_had_and_why() -> None:
         )
 
 
+def test_what_was_put_aside_and_cannot_be_read_any_more_is_unreadable() -> None:
+    """By a later version, say, or because somebody mended the wrong letter."""
+    envelope = json.loads(left(debit(), BUG)["body"])
+    envelope["record"]["body"] = "{bad"
+    told = record("DeliveryFailures", json.dumps(envelope))
+
+    assert read(told) == arrived(
+        told,
+        Source.TX_QUEUE,
+        Failure.UNREADABLE,
+        why="the body is not a JSON document",
+        body="{bad",
+        original=replace(FIFO_ORIGINAL, message_id="inner M-1"),
+    )
+
+
 def test_a_stream_record_that_the_relay_could_not_read_has_no_queue_to_go_back_to() -> None:
     image = {"eventID": "1", "dynamodb": {"Keys": {}}}
     told = record("DeliveryFailures", unreadable("Stream", "KeyError", image).body)

@@ -719,12 +719,13 @@ def _sink(path: str) -> Iterator[TextIO]:
             yield sink
     else:
         fresh = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
-            with _opened(fresh, os.O_CREAT | os.O_TRUNC) as sink:
+        with _opened(fresh, os.O_CREAT | os.O_EXCL) as sink:  # nobody may have put one there
+            try:
                 yield sink
-            fresh.replace(target)
-        finally:
-            fresh.unlink(missing_ok=True)
+                sink.flush()
+                fresh.replace(target)
+            finally:
+                fresh.unlink(missing_ok=True)
 
 
 def _opened(path: Path, flags: int) -> TextIO:

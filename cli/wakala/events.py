@@ -66,6 +66,9 @@ OF_LETTERS = frozenset({"DeadLetterTriaged"})
 TYPES = OF_ROWS | OF_ENTRIES | OF_LETTERS
 """Events that can be derived again, by the table that tells them."""
 
+ASKED_AGAIN = frozenset({"RefundRequested"})
+"""Requests, not news: the sweep puts them on the bus again, so a replay does only if told to."""
+
 RATE_MAX = 1_000
 """Events in a second; a bus takes more, and so may not who listens."""
 
@@ -520,7 +523,7 @@ def _asked(from_: str, to: str, agent: str | None, types: Sequence[str], now_ms:
     nobodys = sorted(OF_WALLETS.intersection(types)) if agent is not None else []
     if nobodys:
         raise Problem(f"--type {nobodys[0]} is of a wallet and no agent's: leave --agent out")
-    return Asked(from_ms, until_ms, frozenset(types) or TYPES, agent)
+    return Asked(from_ms, until_ms, frozenset(types) or TYPES - ASKED_AGAIN, agent)
 
 
 def _moment_ms(option: str, text: str) -> int:

@@ -11,6 +11,7 @@ from wallet_ledger.domain.ids import digest
 from wallet_ledger.domain.letters import (
     AUTOMATIC_AFTER_MS,
     BY_HAND_MAX,
+    LOOK_AGAIN_MS,
     Action,
     Arrival,
     Budget,
@@ -39,8 +40,12 @@ from wallet_ledger.ports import (
 TRIAGE = "triage"
 """Who acts where no person does."""
 
-HISTORY_MAX = 500
-"""Lines of one letter's history that looking and trying may fill; an item holds 400 KB."""
+HISTORY_MAX = 100
+"""Lines of one letter's history that looking and trying may fill: 132 KB at most of the 400 of an
+item, of which actions need the rest."""
+
+SENDING = "sending"
+"""What a history says before a message is sent, so that nobody gives up what may be on its way."""
 
 
 class Outcome(StrEnum):
@@ -53,6 +58,7 @@ class Outcome(StrEnum):
     ALREADY_REDRIVEN = "already_redriven"
     ALREADY_TERMINAL = "already_terminal"
     CAPPED = "capped"
+    ON_ITS_WAY = "on_its_way"
     NOT_REDRIVABLE = "not_redrivable"
     UNKNOWN = "unknown"
     CONTENDED = "contended"
@@ -142,13 +148,23 @@ def look_again(letter: Letter, desk: Desk) -> Result:
     by = By(TRIAGE, "its time has come")
     if letter.status is LetterStatus.WAITING:
         result = redrive(letter.letter_id, by, desk)
-        lasting = result.outcome is Outcome.NOT_REDRIVABLE  # the clock would try it for ever
-        return _park(letter, by, desk, result.note) if lasting else result
+        return _give_up(letter, by, desk, result)
     case = _case(letter, desk)
     if case is not None and case.is_over:
         return _close(case.letter, by, desk)
     later = desk.letters.look_later(looked_at(letter, desk.clock.now_ms()))
     return Result(Outcome.UNCHANGED if later else Outcome.CONTENDED)
+
+
+def _give_up(letter: Letter, by: By, desk: Desk, result: Result) -> Result:
+    """What the clock cannot redrive it would try for ever: after an hour, a person looks."""
+    late_ms = desk.clock.now_ms() - (letter.due_at_ms or 0)
+    in_vain = result.outcome is Outcome.CONTENDED and late_ms > LOOK_AGAIN_MS[0]
+    if in_vain or result.outcome is Outcome.NOT_REDRIVABLE:
+        current = desk.letters.find(letter.letter_id)
+        if current is not None and current.status is LetterStatus.WAITING:
+            return _park(current, by, desk, result.note)
+    return result
 
 
 def reveal(letter: Letter, by: By, desk: Desk) -> bool:
@@ -182,7 +198,7 @@ def _case(letter: Letter, desk: Desk) -> _Case | None:
     if record is None:
         return None
     arrival = read(json.loads(record))
-    return _Case(letter, arrival, see(arrival.subject, desk.subjects))
+    return _Case(letter, arrival, see(arrival, desk.subjects))
 
 
 def _redrive(case: _Case, by: By, desk: Desk) -> Result:
@@ -197,21 +213,35 @@ def _redrive(case: _Case, by: By, desk: Desk) -> Result:
         return Result(Outcome.CAPPED, f"{budget.by_hand} redrives by hand already")
     if by.dry_run:
         return Result(Outcome.REDRIVEN)
-    now_ms = desk.clock.now_ms()
-    if row is None and not _send_again(case, budget, desk):
-        return Result(Outcome.CONTENDED, "its queue did not take it")
     # What was sent and not written down is sent again: within five minutes its queue knows it by
     # its dedup id, and after that its consumer by its business id.
     spent = Budget(automatic=1) if by.automatic else Budget(by_hand=1)
-    after = moved(letter, LetterStatus.REDRIVEN, _action(by, "redriven", desk))
-    move = None if row is None else RowMove(row, released(row, now_ms))
-    return _written(desk.letters.move(letter, after, move, spent), Outcome.REDRIVEN)
+    if row is not None:
+        released_row = RowMove(row, released(row, desk.clock.now_ms()))
+        after = moved(letter, LetterStatus.REDRIVEN, _action(by, "redriven", desk))
+        return _written(desk.letters.move(letter, after, released_row, spent), Outcome.REDRIVEN)
+    sending = letter
+    if not _is_on_its_way(letter):
+        sending = moved(letter, letter.status, _action(by, SENDING, desk))
+        if not desk.letters.move(letter, sending):
+            return _written(False, Outcome.REDRIVEN)
+    if not _send_again(case, budget, desk):
+        return Result(Outcome.CONTENDED, "its queue did not take it")
+    after = moved(sending, LetterStatus.REDRIVEN, _action(by, "redriven", desk))
+    return _written(desk.letters.move(sending, after, None, spent), Outcome.REDRIVEN)
+
+
+def _is_on_its_way(letter: Letter) -> bool:
+    """Whether a redrive was begun and its end was not written down: it may have been sent."""
+    return any(each.what == SENDING for each in letter.history)
 
 
 def _discard(case: _Case, by: By, desk: Desk) -> Result:
     if case.is_debit and case.seen.standing is Standing.UNREADABLE:
         # Its row may be held all the same, and nobody would look at it again.
         return Result(Outcome.NOT_REDRIVABLE, case.meaning)
+    if _is_on_its_way(case.letter):
+        return Result(Outcome.ON_ITS_WAY, "a redrive may have sent it: redrive it, it goes once")
     if by.dry_run:
         return Result(Outcome.DISCARDED)
     row = case.held_row

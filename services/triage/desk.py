@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -105,7 +105,9 @@ def _show(request: Request, desk: Desk) -> dict[str, Any]:
         if len(letter.history) >= HISTORY_MAX:
             raise InvalidMessage(f"letterId: its history is full ({HISTORY_MAX} lines)")
         record = desk.letters.record(letter.letter_id)
-        if record is None or not reveal(letter, by, desk):
+        if record is None:
+            raise InvalidMessage("letterId: its record has been purged")
+        if not reveal(letter, by, desk):
             raise Unavailable("NotRevealed")
         logger.info("revealed", extra={"letter": letter.letter_id})
         letter = desk.letters.find(letter.letter_id) or letter
@@ -149,10 +151,18 @@ def _due(desk: Desk, deadline_ms: int) -> dict[str, Any]:
         count("OpenLetters", watched.open_letters)
         count("ParkedLetters", watched.parked)
         count("OldestOpenLetterAgeSeconds", watched.oldest_age_s)
+    _tell_of_unreadable(watched.unreadable)
     told = {str(outcome): number for outcome, number in watched.done.items()}
     seen = {"open": watched.open_letters, "parked": watched.parked, "unread": watched.unread}
     (logger.warning if watched.unread else logger.info)("looked", extra=seen | told)
     return {"openLetters": watched.open_letters, "parkedLetters": watched.parked} | told
+
+
+def _tell_of_unreadable(letter_ids: Sequence[str]) -> None:
+    """A version that wrote more than this one knows was rolled back: the others go on."""
+    if letter_ids:
+        count("LettersUnreadable", len(letter_ids))
+        logger.error("unreadable letters", extra={"letters": letter_ids})
 
 
 def _look(letter: Letter, desk: Desk) -> Outcome:
@@ -191,6 +201,7 @@ def _page(request: Request, desk: Desk, limit: int) -> tuple[list[Letter], str |
                 wanted.arrived_until_ms,
             )
         )
+        _tell_of_unreadable(page.unreadable)
         found += [letter for letter in page.letters if wanted.takes(letter)]
         part = _Part(part.shard, page.ended) if page.ended else _Part(part.shard + 1)
         if part.shard == LETTER_SHARDS:
@@ -254,8 +265,8 @@ def _by(request: Request) -> By:
         force=_flag(request, "force"),
         dry_run=_flag(request, "dryRun"),
     )
-    if by.who == TRIAGE:
-        raise InvalidMessage("who: a person, not triage itself")
+    if not by.who.isascii() or by.who.strip().casefold() == TRIAGE:
+        raise InvalidMessage("who: in ASCII, and not triage itself")
     return by
 
 

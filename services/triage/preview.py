@@ -8,7 +8,7 @@ from wallet_ledger import strict_json
 from wallet_ledger.errors import InvalidMessage
 
 PREVIEW_LENGTH_MAX = 400
-SHOWN_NUMBER_MAX = 10**8
+SHOWN_NUMBER_MAX = 10**6
 """Shorter than any phone with its country: a phone in the place of an amount is not shown."""
 _DIGITS_MAX = 6
 """In a shown text; a phone has seven at least, whatever stands between them."""

@@ -23,13 +23,15 @@ type Work = Callable[[Sequence[Letter]], Counter[Outcome]]
 class Watched:
     """What one run saw and did. Counts are floors once a shard holds more than is read of it.
 
-    `unread`: shards that could not be read, whose letters are left to the next run.
+    `unread`: shards that could not be read, whose letters are left to the next run; `unreadable`:
+    ids of what is in the index and no letter to us.
     """
 
     open_letters: int
     parked: int
     oldest_age_s: int
     unread: int
+    unreadable: tuple[str, ...]
     done: Counter[Outcome]
 
 
@@ -40,7 +42,7 @@ def watch(desk: Desk, deadline_ms: int, look: Look, in_thread: Callable[[Work], 
     another thread. Raises `Unavailable` where no letter at all could be read.
     """
     now_ms = desk.clock.now_ms()
-    letters, unread = _open_letters(desk)
+    letters, unread, unreadable = _open_letters(desk)
     lanes: dict[str, list[Letter]] = defaultdict(list)
     for letter in sorted(letters, key=_sent_at_ms):
         if letter.due_at_ms is not None and letter.due_at_ms <= now_ms:
@@ -65,21 +67,25 @@ def watch(desk: Desk, deadline_ms: int, look: Look, in_thread: Callable[[Work], 
         parked=sum(letter.status is LetterStatus.PARKED for letter in letters),
         oldest_age_s=max(0, now_ms - oldest_ms) // 1000,
         unread=unread,
+        unreadable=unreadable,
         done=done,
     )
 
 
-def _open_letters(desk: Desk) -> tuple[list[Letter], int]:
+def _open_letters(desk: Desk) -> tuple[list[Letter], int, tuple[str, ...]]:
     letters: list[Letter] = []
+    unreadable: list[str] = []
     unread: list[Unavailable] = []
     for shard in range(LETTER_SHARDS):
         try:
-            letters += desk.letters.page(LetterPage(shard, True, SHARD_LETTERS_MAX)).letters
+            page = desk.letters.page(LetterPage(shard, True, SHARD_LETTERS_MAX))
+            letters += page.letters
+            unreadable += page.unreadable
         except Unavailable as error:
             unread.append(error)
     if len(unread) == LETTER_SHARDS:
         raise unread[0]
-    return letters, len(unread)
+    return letters, len(unread), tuple(unreadable)
 
 
 def _sent_at_ms(letter: Letter) -> int:

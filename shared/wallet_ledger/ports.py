@@ -61,7 +61,7 @@ class OpenTransactions(Protocol):
         """Raise the row's attempt if it is still queued at `row.attempt`; whether it was."""
 
     def expire(self, row: OpenRow, now_ms: int) -> bool:
-        """Move the row to expired if it is still queued; whether it was."""
+        """Move the row to expired if it is queued still, and due when it was seen to be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +124,11 @@ class LetterPage:
 
 @dataclass(frozen=True, slots=True)
 class Letters:
-    """Letters, and where to go on; None at the end."""
+    """Letters, and where to go on; None at the end. `unreadable`: ids of what is no letter to us."""
 
     letters: Sequence[Letter]
     ended: tuple[int, str] | None
+    unreadable: tuple[str, ...] = ()
 
 
 class Subjects(Protocol):

@@ -147,10 +147,12 @@ class FakeOpenTransactions:
         return True
 
     def expire(self, row: OpenRow, now_ms: int) -> bool:
-        """Only where it is still queued, whatever was seen."""
+        """Only where it is still queued and its time as it was seen, whatever else was."""
         with self._store.lock:
             held = self._store.rows.get((row.agent_id, row.idempotency_key))
             if held is None or held.status is not Status.QUEUED:
+                return False
+            if held.expires_at_s != row.expires_at_s:
                 return False
             expired = replace(held, status=Status.EXPIRED, updated_at_ms=now_ms)
             self._store.close(expired, retention_days=0)

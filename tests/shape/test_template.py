@@ -418,9 +418,13 @@ def test_an_operator_may_ask_the_desk_and_nobody_else() -> None:
     assert _text(TEMPLATE["Outputs"]["OperatorPolicyArn"]["Value"]) == "OperatorPolicy"
 
 
-def test_who_replays_events_can_put_only_those_that_fund_no_wallet() -> None:
-    """Anybody else's `WalletCreditRequested` would be heard."""
-    condition = json.dumps({"StringEquals": {"events:source": "wakala"}}, sort_keys=True)
+def test_who_replays_events_can_put_only_those_that_move_no_money() -> None:
+    """Under another source wallets could be funded, and under this one refunds are heard."""
+    news = {
+        "StringEquals": {"events:source": "wakala"},
+        "StringNotEquals": {"events:detail-type": "RefundRequested"},
+    }
+    condition = json.dumps(news, sort_keys=True)
     put = (frozenset({"events:PutEvents"}), frozenset({"EventBus.Arn"}), condition)
     assert _allowed("ReplayPolicy") == {put}
 

@@ -59,6 +59,7 @@ ONE_OF_THREE = {
         "debit",
         "bus: all",
         "sweep",
+        "expiry",
     ),
     "held": ("letter of the 2nd", "redrive", "discard", "clock", "debit", "bus: all"),
 }

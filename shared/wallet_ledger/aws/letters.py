@@ -151,10 +151,15 @@ class DynamoDeadLetters:
         with passing_errors():
             answer = self._client.query(**request)
         last = answer.get("LastEvaluatedKey")
-        return Letters(
-            [items.read_letter(item) for item in answer["Items"]],
-            None if last is None else items.read_letter_place(last),
-        )
+        found: list[Letter] = []
+        unreadable: list[str] = []
+        for item in answer["Items"]:
+            try:
+                found.append(items.read_letter(item))
+            except (LookupError, ValueError, TypeError):  # of a later version, after a roll-back
+                unreadable.append(items.letter_id_of(item))
+        ended = None if last is None else items.read_letter_place(last)
+        return Letters(found, ended, tuple(unreadable))
 
     def _row(self, row: RowMove | None) -> list[dict[str, Any]]:
         if row is None:

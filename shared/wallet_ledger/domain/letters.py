@@ -82,6 +82,8 @@ class Standing(StrEnum):
     """Its row is held already, by another letter."""
     NO_ROW = "no_row"
     """A debit that no row asks for."""
+    UNFREEZES = "unfreezes"
+    """Nothing is decided, and it would unfreeze a wallet: which may have been frozen since."""
     UNREADABLE = "unreadable"
     """The tables hold something about it that no code of ours has written."""
 
@@ -206,8 +208,18 @@ DIAGNOSES = (
     ),
     Rule(
         (Failure.VIOLATED,),
-        (Standing.OPEN,),
+        (Standing.OPEN, Standing.UNFREEZES),
         Diagnosis(_BUG, _PARKED, "our code or our books are wrong: mend that, then redrive"),
+    ),
+    Rule(
+        (Failure.UNFINISHED,),
+        (Standing.UNFREEZES,),
+        Diagnosis(_TRANSIENT, _PARKED, "look whether it was frozen since: then redrive or discard"),
+    ),
+    Rule(
+        _RAN_OUT,
+        (Standing.UNFREEZES,),
+        Diagnosis(_NEVER_RAN, _PARKED, "look whether it was frozen since: then redrive or discard"),
     ),
     Rule(
         (Failure.UNFINISHED,),
@@ -258,7 +270,7 @@ class Arrival:
 
     `why` is a code or the text of a rule, never a value; `place` is the top frame of an error.
     `body` is the message that its consumer did not take; `refused` names the transaction of a
-    refusal.
+    refusal. `may_unfreeze`: doing it late may undo a freeze that was asked for since.
     """
 
     letter_id: str
@@ -270,6 +282,7 @@ class Arrival:
     body: str
     subject: Subject | None
     refused: tuple[AgentId, IdempotencyKey] | None = None
+    may_unfreeze: bool = False
 
     @property
     def transaction(self) -> tuple[AgentId, IdempotencyKey] | None:
@@ -490,8 +503,9 @@ def letter_shard(letter_id: str) -> int:
 
 
 def lane_of(phone: Phone | str | None) -> str:
-    """Four hex digits: one in 65,536 phones shares them, so they tell nothing of the phone."""
-    return "" if phone is None else digest("lane", _one_line(phone))[:4]
+    """Two hex digits: one phone in 256 shares them, so that beside its last three digits, which are
+    shown, hundreds remain. Phones that share a lane only wait for each other."""
+    return "" if phone is None else digest("lane", _one_line(phone))[:2]
 
 
 def _one_line(text: str) -> str:

@@ -124,7 +124,7 @@ class LetterPage:
 
 @dataclass(frozen=True, slots=True)
 class Letters:
-    """Letters, and where to go on; None at the end. `unreadable`: ids of what is no letter to us."""
+    """Letters, and where to go on, None at the end; `unreadable`: ids of what is none to us."""
 
     letters: Sequence[Letter]
     ended: tuple[int, str] | None

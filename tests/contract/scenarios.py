@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from tests.contract.channels import receive_all
 from tests.contract.functions import Functions
-from tests.fakes.dead_letters import BUG, TRANSIENT, given_up, left, verbatim
+from tests.fakes.dead_letters import BUG, TRANSIENT, from_inbox, given_up, left, verbatim
 from tests.fakes.dead_letters import record as sqs_letter
 from tests.fakes.promises import assert_books_add_up
 from tests.fakes.samples import (
@@ -581,6 +581,9 @@ class Sweep(_OnFunctions):
 # --- triage ---------------------------------------------------------------------------------------
 
 
+SENDING = ("amina", "sending")
+
+
 class Mail(_OnFunctions):
     """Letters of one wallet, and what is kept of them."""
 
@@ -693,8 +696,10 @@ class ActOnLetters(Mail):
     def check(self) -> None:
         for told in self.told:
             letter = self.kept(told)
-            assert (letter.status, letter.revision) == (LetterStatus.REDRIVEN, 2)
-            assert [(each.who, each.what) for each in letter.history] == [("amina", "redriven")]
+            assert letter.status is LetterStatus.REDRIVEN
+            assert letter.revision == 1 + len(letter.history)
+            done = [(each.who, each.what) for each in letter.history]
+            assert done in ([*sending, ("amina", "redriven")] for sending in ([], [SENDING]))
             assert self.letters.budget(letter.subject_ref) == Budget(by_hand=1)
         self.check_what_is_sent()
 
@@ -715,7 +720,7 @@ class ActOnOtherLetters(ActOnLetters):
         self.event = json.dumps(event | {"detail": {}})
         self.told = [
             left(self.asked, BUG, self.named("refund")),
-            sqs_letter("DeliveryFailures", self.event, self.named("event")),
+            from_inbox(self.event, self.named("event")),
         ]
         self.letter_ids = [self.keep(told) for told in self.told]
 
@@ -746,18 +751,21 @@ class LookAtLetters(Mail):
         assert ledger.post(posting(None, wanted[1])) == Committed()
 
     def deliver(self, invoke: Invoke) -> bool:
-        answer = invoke("triage-desk", {"action": "due"})
-        assert answer.get("error", {}).get("code") in {None, "UNAVAILABLE"}, answer
+        invoke("triage-desk", {"action": "due"})
         letters = [self.kept(told) for told in self.told.values()]
         return all(letter.due_at_ms != 1 for letter in letters)
 
     def check(self) -> None:
         found = {name: self.kept(told) for name, told in self.told.items()}
-        assert {name: (each.status, each.revision) for name, each in found.items()} == {
-            "waits": (LetterStatus.REDRIVEN, 2),
-            "settled": (LetterStatus.CLOSED, 2),
-            "parked": (LetterStatus.PARKED, 1),
+        assert {name: each.status for name, each in found.items()} == {
+            "waits": LetterStatus.REDRIVEN,
+            "settled": LetterStatus.CLOSED,
+            "parked": LetterStatus.PARKED,
         }
+        done = [each.what for each in found["waits"].history]
+        assert (done.count("redriven"), done[-1]) == (1, "redriven")
+        assert [each.what for each in found["settled"].history] == ["closed"]
+        assert found["parked"].revision == 1
         parked = found["parked"]
         assert parked.due_at_ms is not None
         assert parked.due_at_ms > parked.arrived_at_ms + 3_500_000

@@ -72,6 +72,16 @@ def given_up(message: Movement | Refund, message_id: str = "M-1", sent_ms: int =
     return record(queue, sent.body, message_id, attributes=in_group(message.phone, sent_ms=sent_ms))
 
 
+def from_inbox(event: str, message_id: str = "M-1") -> Json:
+    """An event that Inbox gave up."""
+    attributes = {
+        "ApproximateReceiveCount": "6",
+        "SentTimestamp": str(SENT_MS),
+        "DeadLetterQueueSourceArn": "arn:aws:sqs:us-east-1:000000000000:wakala-Inbox",
+    }
+    return record("DeliveryFailures", event, message_id, attributes=attributes)
+
+
 def left(
     message: Movement | Refund,
     how: Unfinished | Violation = TRANSIENT,

@@ -293,8 +293,12 @@ class Arrival:
 
     @property
     def fingerprint(self) -> str:
-        """What letters of one trouble have in common: they are shown, and acted on, as a group."""
-        return digest("letter:v1", self.source, self.failure, _one_line(self.why), self.place)[:12]
+        """What letters of one trouble have in common: they are shown, and acted on, as a group.
+
+        What may unfreeze a wallet is a trouble of its own: nobody redrives it with the others.
+        """
+        parts = ("letter:v1", self.source, self.failure, _one_line(self.why), self.place)
+        return digest(*parts, *(["unfreezes"] if self.may_unfreeze else []))[:12]
 
     @property
     def subject_ref(self) -> str:

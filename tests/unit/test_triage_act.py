@@ -12,6 +12,7 @@ from tests.fakes.dead_letters import (
     SENT_MS,
     TRANSIENT,
     Triage,
+    from_inbox,
     given_up,
     in_group,
     left,
@@ -19,9 +20,9 @@ from tests.fakes.dead_letters import (
 )
 from tests.fakes.memory import START_MS, FakeRefundBooks
 from tests.fakes.promises import assert_books_add_up
-from tests.fakes.samples import AGENT, PHONE, credit, debit, refund, row_of
-from tests.fakes.scripted import Call, Crash, around, first, scripted, unavailable
-from triage.act import HISTORY_MAX, By, Outcome, discard, look_again, redrive
+from tests.fakes.samples import AGENT, PHONE, credit, debit, refund, row_of, status_change
+from tests.fakes.scripted import Call, Crash, around, first, proceed, scripted, unavailable
+from triage.act import HISTORY_MAX, SENDING, By, Outcome, discard, look_again, redrive
 from triage.desk import handle_request
 from wallet_ledger.domain.letters import (
     Action,
@@ -36,7 +37,7 @@ from wallet_ledger.domain.letters import discarded as discarded_row
 from wallet_ledger.domain.postings import Committed
 from wallet_ledger.domain.refunds import decide_refund
 from wallet_ledger.domain.transactions import Reason, Status
-from wallet_ledger.domain.wallets import Movement
+from wallet_ledger.domain.wallets import Movement, WalletStatus
 from wallet_ledger.messages import movement_message, refund_message, unreadable
 from wallet_ledger.ports import OutgoingMessage
 
@@ -130,7 +131,7 @@ def test_what_the_bus_asked_for_goes_back_to_the_inbox(triage: Triage) -> None:
     event = json.dumps({"detail-type": "RefundRequested", "source": "x", "id": "1", "detail": {}})
     inner = record("Inbox", '{"detail": 1}', "inner")
     letters = [
-        triage.keep(record("DeliveryFailures", event, "M-1")).letter,
+        triage.keep(from_inbox(event)).letter,
         triage.keep(record("DeliveryFailures", unreadable("Inbox", "w", inner).body, "M-2")).letter,
     ]
 
@@ -216,6 +217,7 @@ def test_c48_one_poison_letter_is_sent_five_times_by_hand_and_then_only_by_force
         "redriven"
     ]
     assert triage.letter(letter_id).history == (
+        line(triage, SENDING, "the new version reads it"),
         line(triage, "redriven", "the new version reads it"),
     )
     assert len({each.dedup_id for each in triage.sent[Source.TX_QUEUE].messages}) == 6
@@ -352,6 +354,53 @@ def test_a_held_debit_that_its_agent_cancels_closes_its_letter_at_the_next_look(
     check_books(triage)
 
 
+def test_a_letter_whose_row_was_mended_and_is_under_way_closes_by_itself(triage: Triage) -> None:
+    """It holds nothing, and the sweep sends its row again."""
+    triage.accept(debit())
+    healthy = triage.subjects
+
+    def misread(call: Call) -> Any:
+        if call.method == "row":
+            raise KeyError("amountMinor")
+        return call.proceed()
+
+    triage.subjects = around(healthy, misread)
+    letter = triage.keep(left(debit())).letter
+    row = triage.row(debit())
+    assert (letter.status, row.status) == (LetterStatus.PARKED, Status.QUEUED)
+    assert "unchanged" in triage.pass_minutes(61)
+    triage.subjects = healthy
+
+    assert "closed" in triage.pass_minutes(61)
+    assert triage.row(debit()) == row
+
+
+def test_an_unfreeze_is_redriven_by_a_person_alone(triage: Triage) -> None:
+    """Late, it may undo a freeze that was asked for since."""
+    active = status_change(status=WalletStatus.ACTIVE)
+    ids = [
+        triage.keep(told).letter.letter_id
+        for told in (left(active), given_up(active, "M-2"), from_inbox(STATUS, "M-3"))
+    ]
+    assert triage.pass_minutes(61) == {"openLetters": 3, "parkedLetters": 3, "unchanged": 3}
+    assert {triage.letter(each).meaning for each in ids} == {
+        "look whether it was frozen since: then redrive or discard"
+    }
+
+    assert triage.act("redrive", *ids) == ["redriven"] * 3
+    assert len(triage.messages(Source.TX_QUEUE)) == 2
+
+
+STATUS = json.dumps(
+    {
+        "detail-type": "WalletStatusRequested",
+        "source": "backoffice",
+        "id": "1",
+        "detail": {"phone": PHONE, "status": "active"},
+    }
+)
+
+
 def test_a_parked_letter_closes_by_itself_once_the_ledger_has_its_outcome(triage: Triage) -> None:
     letter = triage.keep(left(credit("C-2"), BUG)).letter
     assert triage.pass_minutes(61) == {"openLetters": 1, "parkedLetters": 1, "unchanged": 1}
@@ -479,10 +528,51 @@ def test_of_two_redrives_at_once_one_counts_and_nothing_that_matters_is_sent_twi
     assert triage.act("redrive", letter.letter_id) == ["already_redriven"]
 
     after = triage.letter(letter.letter_id)
-    assert [each.who for each in after.history] == ["otieno"]
+    done = ["redriven"] if movement == debit() else [SENDING, "redriven"]
+    assert [(each.who, each.what) for each in after.history] == [("otieno", each) for each in done]
     assert triage.letters.budget(letter.subject_ref) == Budget(by_hand=1)
     assert len(triage.messages(Source.TX_QUEUE)) == (0 if movement == debit() else 1)
     assert triage.row(debit()).attempt == (2 if movement == debit() else 1)
+
+
+def test_of_two_who_have_both_sent_it_one_counts_and_its_queue_takes_it_once(
+    triage: Triage,
+) -> None:
+    letter = triage.keep(left(credit("C-2"))).letter
+    healthy = triage.desk
+
+    def interfere() -> None:
+        assert redrive(letter.letter_id, By("otieno", "x"), healthy).outcome is Outcome.REDRIVEN
+
+    triage.letters = scripted(triage.letters, "move", [proceed, first(interfere)])
+
+    assert triage.act("redrive", letter.letter_id) == ["contended"]
+
+    after = triage.letter(letter.letter_id)
+    assert [(each.who, each.what) for each in after.history] == [
+        ("amina", SENDING),
+        ("otieno", "redriven"),
+    ]
+    assert triage.letters.budget(letter.subject_ref) == Budget(by_hand=1)
+    assert len(triage.messages(Source.TX_QUEUE)) == 1
+
+
+def test_what_may_be_on_its_way_is_not_given_up(triage: Triage) -> None:
+    """A discard would say that it was not done; and then it is."""
+    letter = triage.keep(left(credit("C-2"), BUG)).letter
+    triage.letters = scripted(triage.letters, "move", [proceed, unavailable("Conflict")])
+    assert triage.act("redrive", letter.letter_id) == ["contended"]
+
+    for dry_run in (True, False):
+        assert triage.act("discard", letter.letter_id, dryRun=dry_run) == ["on_its_way"]
+    assert triage.letter(letter.letter_id).history == (line(triage, SENDING, "mended"),)
+
+    assert triage.act("redrive", letter.letter_id) == ["redriven"]
+    assert triage.letter(letter.letter_id).history == (
+        line(triage, SENDING, "mended"),
+        line(triage, "redriven", "mended"),
+    )
+    assert len(triage.messages(Source.TX_QUEUE)) == 1
 
 
 def test_a_discard_that_comes_too_late_leaves_what_was_redriven_alone(triage: Triage) -> None:
@@ -507,7 +597,7 @@ def test_c48_the_desk_killed_between_sending_and_writing_sends_what_its_consumer
     def die(_: Call) -> Any:
         raise Crash
 
-    triage.letters = scripted(triage.letters, "move", [die])
+    triage.letters = scripted(triage.letters, "move", [proceed, die])
     with pytest.raises(Crash):
         redrive(letter.letter_id, AMINA, triage.desk)
     assert triage.letter(letter.letter_id).status is LetterStatus.WAITING
@@ -525,7 +615,7 @@ def test_c48_the_desk_killed_between_sending_and_writing_sends_what_its_consumer
 
 def test_c48_killed_after_sending_and_settled_meanwhile_it_is_closed(triage: Triage) -> None:
     letter = triage.keep(left(credit("C-2"))).letter
-    triage.letters = scripted(triage.letters, "move", [unavailable("Conflict")])
+    triage.letters = scripted(triage.letters, "move", [proceed, unavailable("Conflict")])
     assert triage.act("redrive", letter.letter_id) == ["contended"]
     triage.settle(credit("C-2"))
 
@@ -533,22 +623,34 @@ def test_c48_killed_after_sending_and_settled_meanwhile_it_is_closed(triage: Tri
     assert len(triage.messages(Source.TX_QUEUE)) == 1
 
 
-def test_what_its_queue_does_not_take_stays_as_it_was(triage: Triage) -> None:
+def test_what_its_queue_does_not_take_waits_and_is_for_a_person_after_an_hour(
+    triage: Triage,
+) -> None:
     letter = triage.keep(left(credit("C-2"))).letter
     triage.sent[Source.TX_QUEUE].refuses = lambda _: True
-    before = triage.everything()
+    began = replace(
+        letter, revision=2, updated_at_ms=START_MS, history=(line(triage, SENDING, "mended"),)
+    )
 
     assert triage.act("redrive", letter.letter_id) == ["contended"]
-    assert triage.pass_minutes(1)["contended"] == 1
-    assert triage.everything() == before
+    for minutes in (1, 60):
+        assert triage.pass_minutes(minutes)["contended"] == 1
+        assert triage.letter(letter.letter_id) == began
+    assert triage.store.budgets == {}
+
+    assert triage.pass_minutes(1)["parked"] == 1
+    parked = triage.letter(letter.letter_id)
+    assert parked.status is LetterStatus.PARKED
+    assert parked.history[1:] == (line(triage, "parked", "its queue did not take it", "triage"),)
 
     triage.sent[Source.TX_QUEUE].refuses = lambda _: False
-    assert triage.pass_minutes(1)["redriven"] == 1
+    assert triage.act("redrive", letter.letter_id) == ["redriven"]
+    assert len(triage.messages(Source.TX_QUEUE)) == 1
 
 
 @pytest.mark.parametrize("method", ["find", "record", "row", "decided", "budget", "move"])
 def test_what_cannot_be_read_or_written_now_is_contended_and_nothing_moves(
-    triage: Triage, method: str
+    triage: Triage, caplog: pytest.LogCaptureFixture, method: str
 ) -> None:
     letter, other = holding(triage), triage.keep(left(credit("C-2"), message_id="M-2")).letter
     before = triage.everything()
@@ -559,6 +661,7 @@ def test_what_cannot_be_read_or_written_now_is_contended_and_nothing_moves(
 
     assert answer == ["contended"]
     assert triage.everything() == before
+    assert "CRITICAL" not in {each.levelname for each in caplog.records}
     assert triage.act("redrive", letter.letter_id, other.letter_id) == ["redriven"] * 2
 
 
@@ -591,10 +694,13 @@ def test_a_letter_whose_record_is_gone_is_parked_and_sent_by_nobody(triage: Tria
 def test_the_clock_that_reads_an_index_that_lags_does_nothing_twice(triage: Triage) -> None:
     waiting = triage.keep(left(credit("C-2"))).letter
     parked = triage.keep(left(credit("C-3"), BUG, "M-2")).letter
+    given_up = triage.keep(left(credit("C-4"), message_id="M-3")).letter
     triage.act("redrive", waiting.letter_id, parked.letter_id)
+    triage.act("discard", given_up.letter_id)
     before = triage.everything()
 
     assert look_again(waiting, triage.desk).outcome is Outcome.ALREADY_REDRIVEN
+    assert look_again(given_up, triage.desk).outcome is Outcome.ALREADY_TERMINAL
     assert look_again(parked, triage.desk).outcome is Outcome.CONTENDED
     triage.settle(credit("C-3"))
     assert look_again(parked, triage.desk).outcome is Outcome.CONTENDED

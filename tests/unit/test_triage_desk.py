@@ -311,7 +311,7 @@ def test_c49_what_cannot_be_written_down_is_not_revealed(triage: Triage, fault: 
 
     answer = triage.ask("show", letterId=letter_id, reveal=True, who="amina", why="ticket 7")
 
-    lasting = fault == "history full"  # trying again would not help
+    lasting = fault in {"history full", "no record"}  # trying again would not help
     assert answer["error"]["code"] == ("VALIDATION_FAILED" if lasting else "UNAVAILABLE")
     assert PHONE not in json.dumps(answer)
     assert "amina" not in [each.who for each in triage.letter(letter_id).history]
@@ -458,7 +458,7 @@ BAD: list[Any] = [
     {"action": "due", "now": 1},
     ACT | {"dryrun": True},
     *({name: value for name, value in ACT.items() if name != each} for each in ACT),
-    *with_each(ACT, "who", [*NOT_SHORT_TEXT, "x" * 129, "triage"]),
+    *with_each(ACT, "who", [*NOT_SHORT_TEXT, "x" * 129, "triage", " Triage", "ámina"]),
     *with_each(ACT, "why", NOT_SHORT_TEXT),
     *with_each(ACT, "force", NO_FLAG),
     *with_each(ACT, "dryRun", NO_FLAG),

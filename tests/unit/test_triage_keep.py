@@ -234,7 +234,7 @@ def test_an_open_letter_holds_its_row_whatever_is_to_be_done(
     assert triage.store.wallets[PHONE].balance_minor == 1_000
 
 
-@pytest.mark.parametrize("movement", [credit("C-2"), status_change(status=WalletStatus.ACTIVE)])
+@pytest.mark.parametrize("movement", [credit("C-2"), status_change(status=WalletStatus.FROZEN)])
 def test_what_has_no_row_is_kept_alone_until_the_ledger_knows_it(
     triage: Triage, movement: Movement
 ) -> None:

@@ -14,6 +14,7 @@ from tests.fakes.dead_letters import (
     SENT_MS,
     TRANSIENT,
     Json,
+    from_inbox,
     given_up,
     in_group,
     left,
@@ -35,6 +36,7 @@ from wallet_ledger.domain.letters import (
     diagnose,
     opened,
 )
+from wallet_ledger.domain.wallets import WalletStatus
 from wallet_ledger.domain.work import Unfinished, Violation
 from wallet_ledger.messages import movement_message, unreadable
 
@@ -184,13 +186,53 @@ def rule(code: str) -> Json:
 
 def test_a_request_from_the_bus_says_how_it_got_lost() -> None:
     body = json.dumps(INBOX_EVENT)
-    gave_up = record("DeliveryFailures", body)
+    gave_up = from_inbox(body)
     undelivered = record("DeliveryFailures", body, **rule("NO_PERMISSIONS"))
 
-    assert read(gave_up) == arrived(gave_up, Source.INBOX, Failure.UNEXPLAINED)
+    assert read(gave_up) == arrived(
+        gave_up,
+        Source.INBOX,
+        Failure.UNEXPLAINED,
+        original=replace(PLAIN_ORIGINAL, receive_count=6),
+    )
     assert read(undelivered) == arrived(
         undelivered, Source.INBOX, Failure.UNDELIVERED, why="NO_PERMISSIONS"
     )
+
+
+def test_a_request_that_did_not_come_by_the_rules_of_the_bus_is_nobodys() -> None:
+    """Redriven, it would go past them: whoever may send to this queue could fund a wallet."""
+    body = json.dumps(INBOX_EVENT)
+    ours = json.dumps(INBOX_EVENT | {"source": "wakala"})
+    other_queue = from_inbox(body)
+    other_queue["attributes"]["DeadLetterQueueSourceArn"] += "2"
+    code_alone = rule("NO_PERMISSIONS")
+    del code_alone["messageAttributes"]["RULE_ARN"]
+
+    for told in (
+        record("DeliveryFailures", body),
+        record("DeliveryFailures", body, **code_alone),
+        other_queue,
+        from_inbox(ours),
+        record("DeliveryFailures", ours, **rule("NO_PERMISSIONS")),
+    ):
+        arrival = read(told)
+        assert (arrival.source, arrival.failure) == (Source.UNKNOWN, Failure.UNRECOGNISED)
+        assert not arrival.source.takes_again
+
+
+def test_what_may_unfreeze_a_wallet_is_told_apart() -> None:
+    def asked(detail: object, detail_type: str = "WalletStatusRequested") -> bool:
+        event = INBOX_EVENT | {"detail-type": detail_type, "detail": detail}
+        return read(from_inbox(json.dumps(event))).may_unfreeze
+
+    for detail in ({"status": "active"}, {"status": ["frozen"]}, {}, None, [1]):
+        assert asked(detail)
+    assert not asked({"status": "frozen"})
+    assert not asked({"status": "active"}, "WalletCreditRequested")
+    assert read(left(status_change(status=WalletStatus.ACTIVE))).may_unfreeze
+    assert not read(left(status_change(status=WalletStatus.FROZEN))).may_unfreeze
+    assert not read(left(credit())).may_unfreeze
 
 
 @pytest.mark.parametrize(

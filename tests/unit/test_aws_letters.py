@@ -378,6 +378,22 @@ def test_a_page_of_all_letters_is_bounded_by_their_arrival(wire: Wire) -> None:
     }
 
 
+def test_a_letter_of_a_later_version_stops_no_page(wire: Wire) -> None:
+    """As after a roll-back: its id is told, and the others are listed."""
+    good = items.letter_item(OPEN)
+    odd = [
+        good | {"id": {"S": "letter#later"}, "failure": {"S": "of_tomorrow"}},
+        good | {"id": {"S": "letter#edited"}, "revision": {"N": "many"}},
+        {"id": {"S": "letter#cut"}},
+    ]
+    wire.answers(ok({"Items": [odd[0], good, *odd[1:]]}))
+
+    page = letters().page(LetterPage(letter_shard(OPEN.letter_id), True, 10))
+
+    assert (page.letters, page.ended) == ([OPEN], None)
+    assert page.unreadable == ("later", "edited", "cut")
+
+
 # --- subjects -------------------------------------------------------------------------------------
 
 OTHER = credit("C-1", 7)

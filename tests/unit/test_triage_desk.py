@@ -383,6 +383,32 @@ def test_a_shard_that_cannot_be_read_now_keeps_no_other_waiting(
     assert "OpenLetters" not in capsys.readouterr().out
 
 
+def test_a_letter_that_nobody_can_read_is_told_of_and_stops_no_other(
+    triage: Triage, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    letter = triage.keep(left(credit("C-1"), TRANSIENT, "M-1")).letter
+    triage.clock.pause(61)
+    mine = letter_shard(letter.letter_id)
+
+    def beside(call: Call) -> Any:
+        page = call.proceed()
+        here = call.method == "page" and call.arguments[0].shard == mine
+        return replace(page, unreadable=("later",)) if here else page
+
+    triage.letters = around(triage.letters, beside)
+    telemetry.metrics.clear_metrics()
+    capsys.readouterr()
+
+    assert [each["letterId"] for each in listed(triage)] == [letter.letter_id]
+    assert triage.ask("due")["redriven"] == 1
+
+    telemetry.metrics.flush_metrics()
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert told["LettersUnreadable"] == [1, 1]
+    lines = [telemetry.logger.registered_formatter.format(each) for each in caplog.records]
+    assert sum('"letters":["later"]' in line.replace(" ", "") for line in lines) == 2
+
+
 def test_a_clock_that_can_read_nothing_fails_aloud(triage: Triage) -> None:
     """Nobody reads its answer: an error is what Lambda counts, and notes."""
     triage.letters = scripted(triage.letters, "page", [unavailable("Throttled")] * LETTER_SHARDS)

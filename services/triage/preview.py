@@ -12,7 +12,6 @@ SHOWN_NUMBER_MAX = 10**6
 """Shorter than any phone with its country: a phone in the place of an amount is not shown."""
 _DIGITS_MAX = 6
 """In a shown text; a phone has seven at least, whatever stands between them."""
-_UNREAD_LENGTH_MAX = 80
 
 # Members whose values we chose or checked ourselves. Ids of others are shown without their digits,
 # since people put phone numbers into them; of all the rest only the name.
@@ -26,24 +25,29 @@ _TIME = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2})?(\.[0-9]{1,6})?"
     r"(Z|[+-][0-9]{2}:[0-9]{2})"
 )
-_OPAQUE = re.compile(r"[A-Za-z0-9+/=_-]{12,}")
-"""What may be a phone in base64, of which the digits are but half."""
+_KINDS = {
+    list: "a list",
+    str: "a text",
+    int: "a number",
+    float: "a number",
+    bool: "true or false",
+    type(None): "null",
+}
 
 
 def preview(body: str) -> str:
     """At most 400 characters of a body, masked.
 
-    Phones keep their last three digits. A body that is no JSON object shows its beginning without
-    a digit, and without anything that may be encoded.
+    Phones keep their last three digits. A body that is no JSON object tells what it is and how
+    long: its words may be anybody's, or a name.
     """
     try:
         document = strict_json.read(body)
     except InvalidMessage:
-        document = None
+        return f"{len(body)} characters, no JSON"
     if isinstance(document, dict):
         return printable(_members(document, _detail))[:PREVIEW_LENGTH_MAX]
-    start = _OPAQUE.sub("…", body[: _UNREAD_LENGTH_MAX * 2])[:_UNREAD_LENGTH_MAX]
-    return f"{len(body)} characters, no JSON object: {printable(without_digits(start))}"
+    return f"{len(body)} characters of JSON, {_KINDS.get(type(document), 'odd')}"
 
 
 def shown(text: str) -> str:

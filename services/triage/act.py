@@ -147,8 +147,7 @@ def look_again(letter: Letter, desk: Desk) -> Result:
     """What the clock does with an open letter whose time has come."""
     by = By(TRIAGE, "its time has come")
     if letter.status is LetterStatus.WAITING:
-        result = redrive(letter.letter_id, by, desk)
-        return _give_up(letter, by, desk, result)
+        return _try_again(letter, by, desk)
     case = _case(letter, desk)
     if case is not None and case.is_over:
         return _close(case.letter, by, desk)
@@ -156,10 +155,16 @@ def look_again(letter: Letter, desk: Desk) -> Result:
     return Result(Outcome.UNCHANGED if later else Outcome.CONTENDED)
 
 
-def _give_up(letter: Letter, by: By, desk: Desk, result: Result) -> Result:
+def _try_again(letter: Letter, by: By, desk: Desk) -> Result:
     """What the clock cannot redrive it would try for ever: after an hour, a person looks."""
-    late_ms = desk.clock.now_ms() - (letter.due_at_ms or 0)
-    in_vain = result.outcome is Outcome.CONTENDED and late_ms > LOOK_AGAIN_MS[0]
+    late = desk.clock.now_ms() - (letter.due_at_ms or 0) > LOOK_AGAIN_MS[0]
+    try:
+        result = redrive(letter.letter_id, by, desk)
+    except Exception as error:
+        if not late:
+            raise
+        result = Result(Outcome.CONTENDED, type(error).__name__)
+    in_vain = result.outcome is Outcome.CONTENDED and late
     if in_vain or result.outcome is Outcome.NOT_REDRIVABLE:
         current = desk.letters.find(letter.letter_id)
         if current is not None and current.status is LetterStatus.WAITING:

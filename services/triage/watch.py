@@ -55,7 +55,8 @@ def watch(desk: Desk, deadline_ms: int, look: Look, in_thread: Callable[[Work], 
                 break
             outcome = look(letter)
             done[outcome] += 1
-            if outcome is Outcome.CONTENDED:  # what comes later must not overtake it
+            held_up = outcome is Outcome.CONTENDED and letter.status is LetterStatus.WAITING
+            if held_up:  # what comes later must not overtake it
                 break
         return done
 

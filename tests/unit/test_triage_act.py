@@ -667,16 +667,44 @@ def test_what_cannot_be_read_or_written_now_is_contended_and_nothing_moves(
 
 def test_a_bug_on_one_letter_stops_no_other(triage: Triage) -> None:
     bad, good = (triage.keep(left(credit(f"C-{n}"), message_id=f"M-{n}")).letter for n in (1, 2))
-
-    def explode(call: Call) -> Any:
-        if call.method == "record" and call.arguments == (bad.letter_id,):
-            raise KeyError(PHONE)
-        return call.proceed()
-
-    triage.letters = around(triage.letters, explode)
+    triage.letters = around(triage.letters, explodes_on(bad))
 
     assert triage.act("redrive", bad.letter_id, good.letter_id) == ["contended", "redriven"]
     assert triage.pass_minutes(1) == {"openLetters": 1, "parkedLetters": 0, "contended": 1}
+
+
+def explodes_on(letter: Letter) -> Callable[[Call], Any]:
+    """A bug that one letter alone meets."""
+
+    def step(call: Call) -> Any:
+        if call.method == "record" and call.arguments == (letter.letter_id,):
+            raise KeyError(PHONE)
+        return call.proceed()
+
+    return step
+
+
+def test_a_letter_that_the_clock_always_fails_on_is_for_a_person_after_an_hour(
+    triage: Triage,
+) -> None:
+    """Until then it lets no later letter of its phone overtake; after that it is in no way."""
+    bad = triage.keep(left(credit("C-1"))).letter
+    triage.keep(left(credit("C-2"), message_id="M-2", sent_ms=SENT_MS + 1))
+    triage.letters = around(triage.letters, explodes_on(bad))
+    assert triage.pass_minutes(1) == {"openLetters": 2, "parkedLetters": 0, "contended": 1}
+
+    answer = triage.pass_minutes(61)
+
+    assert answer == {"openLetters": 2, "parkedLetters": 0, "parked": 1, "redriven": 1}
+    assert triage.letter(bad.letter_id).history == (line(triage, "parked", "KeyError", "triage"),)
+    triage.keep(left(credit("C-3"), message_id="M-3", sent_ms=SENT_MS + 1))
+    triage.clock.pause(3_600)
+    assert triage.ask("due") == {
+        "openLetters": 2,
+        "parkedLetters": 1,
+        "contended": 1,
+        "redriven": 1,
+    }
 
 
 def test_a_letter_whose_record_is_gone_is_parked_and_sent_by_nobody(triage: Triage) -> None:

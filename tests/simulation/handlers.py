@@ -34,7 +34,7 @@ from triage.act import Result as Acted
 from triage.keep import keep
 from triage.reading import read
 from wallet_ledger.domain.ids import IdempotencyKey
-from wallet_ledger.domain.letters import Arrival, Failure, letter_shard
+from wallet_ledger.domain.letters import LOOK_AGAIN_MS, Arrival, Failure, letter_shard
 from wallet_ledger.domain.refunds import Refund
 from wallet_ledger.domain.transactions import open_shard
 from wallet_ledger.domain.wallets import Movement, Posted, Rejected
@@ -50,6 +50,10 @@ EXPIRED_AT_MS = START_MS + OPEN_DAYS * 86_400_000
 """When a row that is still queued is given up."""
 LATE_MS = EXPIRED_AT_MS
 """When the desk is asked: the row's time is over, so that it is given a day by who redrives it."""
+KEPT_AT_MS = LATE_MS - 120_000
+"""When triage is given letters: by then those that wait are due, and none has waited in vain."""
+LOOKED_UNTIL_MS = LATE_MS + LOOK_AGAIN_MS[0]
+"""Up to when, and not at which, a letter is looked at: a parked one too, once."""
 SEEN_TO = {"unchanged", "already_redriven", "already_terminal"}
 """Where the clock does nothing: it looks at a letter that may be seen to since it was listed."""
 TRIES_MAX = 10
@@ -278,6 +282,7 @@ def filed(letter: Dead) -> Handler:
     """Triage is given the letter, as often as it takes."""
 
     def run(ports: Ports) -> Answer:
+        clock = FakeClock(KEPT_AT_MS)
         for _ in range(TRIES_MAX):
             with suppress(Unavailable):
                 kept = keep(
@@ -285,8 +290,8 @@ def filed(letter: Dead) -> Handler:
                     letter.record,
                     letters=ports.letters,
                     subjects=ports.subjects,
-                    clock=ports.clock,
-                    patience=ports.patience(),
+                    clock=clock,
+                    patience=Patience(clock, lambda: 0.0, 1_000),
                 )
                 return ("kept", str(kept.letter.status)) if kept.new else ("known",)
         raise AssertionError("never kept")
@@ -335,7 +340,7 @@ def looked(ports: Ports) -> Answer:
     for _ in range(TRIES_MAX):
         with suppress(Unavailable):
             open_letters = ports.letters.page(LetterPage(0, True, 10)).letters
-            due = [each for each in open_letters if (each.due_at_ms or 0) <= LATE_MS]
+            due = [each for each in open_letters if (each.due_at_ms or 0) < LOOKED_UNTIL_MS]
             assert len(due) <= 1, "two open letters of one debit"
             outcomes = [str(look_again(each, ports.desk).outcome) for each in due]
             if outcomes == ["redriven"]:

@@ -116,12 +116,14 @@ def replay(capsys: pytest.CaptureFixture[str]) -> Run:
 
 # --- the same events ----------------------------------------------------------------------------
 
+EVERY_TYPE = ("--type", *sorted(events.TYPES))
+
 
 def test_a_day_is_told_again_member_for_member_as_the_relay_told_it(
     day: Day, aws: Aws, replay: Run
 ) -> None:
     relayed = {event.name: event for event in day.relayed()}
-    status, _, said = replay()
+    status, _, said = replay(*EVERY_TYPE)
 
     assert (status, said) == (0, "")
     assert len({event.name for event in aws.heard}) == len(aws.heard)
@@ -136,17 +138,32 @@ def test_a_day_is_told_again_member_for_member_as_the_relay_told_it(
     assert {event.detail_type for event in aws.heard} == events.TYPES
 
 
+def test_a_request_is_put_again_only_where_its_type_is_named(aws: Aws, replay: Run) -> None:
+    """The sweep asks again by itself; what has happened, nobody else tells."""
+    replay(*EVERY_TYPE)
+    news = [event for event in aws.heard if event.detail_type != "RefundRequested"]
+    assert len(news) < len(aws.heard)
+    aws.heard.clear()
+
+    assert replay()[0] == 0
+
+    assert aws.heard == news
+    aws.heard.clear()
+    replay("--type", "RefundRequested")
+    assert {event.detail_type for event in aws.heard} == {"RefundRequested"}
+
+
 def test_a_window_tells_what_occurred_from_its_first_moment_to_before_its_last(
     day: Day, aws: Aws, replay: Run
 ) -> None:
-    replay()
+    replay(*EVERY_TYPE)
     whole = list(aws.heard)
     asked_ms = day.row("waits").queued_at_ms  # of the one event that tells no moment
     moments = {event.detail.get("occurredAt", asked_ms) for event in whole}
     heard: list[Event] = []
     for from_ms, until_ms in itertools.pairwise([*sorted(moments), START_MS * 2]):
         aws.heard.clear()
-        assert replay(from_ms=from_ms, until_ms=until_ms)[0] == 0
+        assert replay(*EVERY_TYPE, from_ms=from_ms, until_ms=until_ms)[0] == 0
         heard += aws.heard
     assert sorted(event.name for event in heard) == sorted(event.name for event in whole)
 

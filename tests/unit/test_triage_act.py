@@ -43,6 +43,15 @@ from wallet_ledger.ports import OutgoingMessage
 
 AMINA = By("amina", "mended")
 DAY_MS = 86_400_000
+STATUS = json.dumps(
+    {
+        "detail-type": "WalletStatusRequested",
+        "source": "backoffice",
+        "id": "1",
+        "detail": {"phone": PHONE, "status": "active"},
+    }
+)
+CREDIT = STATUS.replace("WalletStatusRequested", "WalletCreditRequested")
 OVER = "its outcome is in the tables, or a later attempt is under way"
 
 
@@ -391,16 +400,6 @@ def test_an_unfreeze_is_redriven_by_a_person_alone(triage: Triage) -> None:
     assert len(triage.messages(Source.TX_QUEUE)) == 2
 
 
-STATUS = json.dumps(
-    {
-        "detail-type": "WalletStatusRequested",
-        "source": "backoffice",
-        "id": "1",
-        "detail": {"phone": PHONE, "status": "active"},
-    }
-)
-
-
 def test_a_parked_letter_closes_by_itself_once_the_ledger_has_its_outcome(triage: Triage) -> None:
     letter = triage.keep(left(credit("C-2"), BUG)).letter
     assert triage.pass_minutes(61) == {"openLetters": 1, "parkedLetters": 1, "unchanged": 1}
@@ -510,12 +509,15 @@ def slow(triage: Triage) -> Callable[[Call], Any]:
 # --- races and faults -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("movement", [debit(), credit("C-2")])
+@pytest.mark.parametrize(
+    ("told", "messages", "attempt"),
+    [(left(debit()), 0, 2), (left(credit("C-2")), 1, 1), (from_inbox(CREDIT), 1, 1)],
+)
 def test_of_two_redrives_at_once_one_counts_and_nothing_that_matters_is_sent_twice(
-    triage: Triage, movement: Movement
+    triage: Triage, told: dict[str, Any], messages: int, attempt: int
 ) -> None:
     triage.accept(debit())
-    letter = triage.keep(left(movement)).letter
+    letter = triage.keep(told).letter
     other = By("otieno", "I was first")
 
     def interfere() -> None:
@@ -528,11 +530,11 @@ def test_of_two_redrives_at_once_one_counts_and_nothing_that_matters_is_sent_twi
     assert triage.act("redrive", letter.letter_id) == ["already_redriven"]
 
     after = triage.letter(letter.letter_id)
-    done = ["redriven"] if movement == debit() else [SENDING, "redriven"]
+    done = [SENDING, "redriven"] if messages else ["redriven"]
     assert [(each.who, each.what) for each in after.history] == [("otieno", each) for each in done]
     assert triage.letters.budget(letter.subject_ref) == Budget(by_hand=1)
-    assert len(triage.messages(Source.TX_QUEUE)) == (0 if movement == debit() else 1)
-    assert triage.row(debit()).attempt == (2 if movement == debit() else 1)
+    assert sum(queue.depth() for queue in triage.sent.values()) == messages
+    assert triage.row(debit()).attempt == attempt
 
 
 def test_of_two_who_have_both_sent_it_one_counts_and_its_queue_takes_it_once(
@@ -717,6 +719,21 @@ def test_a_letter_whose_record_is_gone_is_parked_and_sent_by_nobody(triage: Tria
         line(triage, "parked", "its record is gone", who="triage"),
     )
     assert triage.pass_minutes(61)["unchanged"] == 1
+
+
+def test_the_clock_parks_nothing_that_somebody_has_dealt_with_meanwhile(triage: Triage) -> None:
+    letter = triage.keep(left(credit("C-2"))).letter
+    record_of = triage.store.records.pop(letter.letter_id)
+    desk = triage.desk
+
+    def interfere() -> None:
+        triage.store.records[letter.letter_id] = record_of
+        assert discard(letter.letter_id, AMINA, desk).outcome is Outcome.DISCARDED
+
+    triage.letters = scripted(triage.letters, "find", [proceed, first(interfere)])
+
+    assert look_again(letter, triage.desk).outcome is Outcome.NOT_REDRIVABLE
+    assert triage.letter(letter.letter_id).status is LetterStatus.DISCARDED
 
 
 def test_the_clock_that_reads_an_index_that_lags_does_nothing_twice(triage: Triage) -> None:

@@ -36,6 +36,7 @@ from wallet_ledger.domain.letters import (
     status_of,
 )
 from wallet_ledger.domain.transactions import OfflineTransaction, Reason, Status
+from wallet_ledger.domain.wallets import WalletStatus
 from wallet_ledger.domain.work import Violation
 
 DAY_MS = 86_400_000
@@ -209,8 +210,10 @@ def test_letters_of_one_trouble_have_one_fingerprint_and_others_another() -> Non
         fingerprint(source="RefundQueue"),
         read(left(debit())).fingerprint,
         read(given_up(debit())).fingerprint,
+        read(given_up(status_change(status=WalletStatus.ACTIVE))).fingerprint,
     }
-    assert len(others) == 6
+    assert read(given_up(status_change())).fingerprint in others
+    assert len(others) == 7
     assert all(len(each) == 12 for each in others)
 
 

@@ -78,7 +78,8 @@ def test_c49_a_phone_that_is_a_number_is_shown_in_no_member(number: float) -> No
     for member in MEMBERS:
         told = preview(json.dumps({member: number, "detail": {member: number}}))
         assert_no_phone(told)
-    assert preview(json.dumps({"agentId": 70_123_456})) == "{agentId: …}"
+    assert preview(json.dumps({"agentId": 7_012})) == "{agentId: …}"
+    assert preview('{"amount": 999999, "attempt": 1000000}') == "{amount: 999999, attempt: …}"
 
 
 def test_c49_nothing_that_may_be_encoded_is_shown() -> None:

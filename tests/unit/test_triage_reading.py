@@ -122,6 +122,12 @@ def test_what_a_consumer_could_not_read_is_what_it_had_and_why() -> None:
         )
 
 
+def test_an_attribute_that_no_queue_gives_is_none() -> None:
+    for odd in ("x" * 257, "a\nb", "\ud800", 7, None):
+        told = record("TxDLQ.fifo", "{", attributes={"MessageGroupId": odd, "SentTimestamp": "x"})
+        assert read(told).original == Original(message_id="M-1")
+
+
 def test_what_was_put_aside_and_cannot_be_read_any_more_is_unreadable() -> None:
     """By a later version, say, or because somebody mended the wrong letter."""
     envelope = json.loads(left(debit(), BUG)["body"])

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from types import NoneType
 from typing import Any
 
 from wallet_ledger import strict_json
@@ -31,7 +32,7 @@ _KINDS = {
     int: "a number",
     float: "a number",
     bool: "true or false",
-    type(None): "null",
+    NoneType: "null",
 }
 
 

@@ -21,6 +21,7 @@ from tests.template import RESOURCES, TEMPLATE
 from triage import desk, views
 from triage.act import Desk
 from triage.act import Outcome as Acted
+from wakala.desk import LEFT, UNANSWERED
 from wakala.main import app
 from wallet_ledger import contracts
 from wallet_ledger.aws import items
@@ -203,13 +204,14 @@ def _snake(word: str) -> str:
 
 
 @of_each_page
-def test_what_a_page_puts_in_code_font_is_in_the_code(page: Path) -> None:
+def test_what_a_page_puts_in_code_font_is_in_the_code_or_a_command(page: Path) -> None:
+    known = WORDS.union(re.findall(r"\w+", "\n".join(_fences(page, "sh"))))
     for code in _code(_prose(page)):
         if code.startswith(("test_", "wakala ", "make ", "sam ", "LAYER_ARCH=")):
             continue
         code = re.sub(r"<fingerprint16>|:seen_\w+", "", code)  # noqa: PLW2901 - names made up there
         words = re.findall(r"[A-Za-z]\w+", code)
-        unknown = {word for word in words if not {word, _snake(word)} & WORDS}
+        unknown = {word for word in words if not {word, _snake(word)} & known}
         assert unknown <= NOT_OURS, code
 
 
@@ -249,13 +251,32 @@ FUNCTIONS = {
 }
 
 
+def _kept() -> set[str]:
+    """Names of tables and queues, without the stack's."""
+    names = (
+        each["Properties"].get(name, {}).get("Fn::Sub", "")
+        for each in RESOURCES.values()
+        for name in ("TableName", "QueueName")
+        if "Properties" in each
+    )
+    return {name.removeprefix("${AWS::StackName}-") for name in names} - {""}
+
+
 @of_each_page
-def test_a_function_or_parameter_that_a_command_names_is_one(page: Path) -> None:
+def test_a_function_table_or_parameter_that_a_command_names_is_one(page: Path) -> None:
     commands = "\n".join(_fences(page, "sh")).replace("\\\n", " ")
     assert set(re.findall(r"^sam logs .*--name (\w+)", commands, re.MULTILINE)) <= FUNCTIONS.keys()
-    assert set(re.findall(r"\$STACK-([\w-]+)", commands)) <= set(FUNCTIONS.values())
+    assert set(re.findall(r"\$STACK-([\w.-]+)", commands)) <= {*FUNCTIONS.values(), *_kept()}
     overrides = " ".join(re.findall(r"--parameter-overrides (.*)", commands))
     assert set(re.findall(r"(\w+)=", overrides)) <= TEMPLATE["Parameters"].keys()
+
+
+@of_each_page
+def test_a_member_of_info_that_a_command_takes_is_one(page: Path) -> None:
+    code = "\n".join(_fences(page, "sh"))
+    told = (ROOT / "cli" / "wakala" / "info.py").read_text()
+    for name in re.findall(r"json\.load\(sys\.stdin\)\[\"(\w+)\"\]", code):
+        assert f'"{name}": ' in told
 
 
 def test_the_event_that_the_readme_invokes_is_there() -> None:
@@ -981,6 +1002,64 @@ def test_the_runbook_has_a_section_for_each_alarm_and_no_other() -> None:
         assert -1 < said[0] < said[1] < said[2], name
         assert re.search(r"^```sh\n(wakala|sam|aws) ", told, re.MULTILINE), name
         assert f"#{name.lower()}" in json.dumps(RESOURCES[name]["Properties"]["AlarmDescription"])
+
+
+def test_a_page_that_the_command_names_is_there() -> None:
+    named = set(re.findall(r"docs/([\w-]+\.md)(?:#([\w-]+))?", SOURCES))
+    assert named
+    for page, anchor in named:
+        assert anchor in {"", *_slugs(DOCS / page)}, anchor
+
+
+def test_every_answer_to_who_moves_letters_is_explained() -> None:
+    _, answers = _tables(_section(RUNBOOK, "Dead letters"))
+    of_the_clock = {Acted.PARKED, Acted.UNCHANGED}
+    told = {*Acted} - of_the_clock | {LEFT, UNANSWERED}
+    assert {code for row in answers for code in _code(row["Answer"])} == told
+
+
+def test_what_is_put_back_by_hand_is_what_the_template_sets() -> None:
+    section = _section(RUNBOOK, "Changed by hand")
+    (table,) = _tables(section)
+    told = {
+        queue: (row["`VisibilityTimeout`"], row["`maxReceiveCount`"], row["Gives up to"].strip("`"))
+        for row in table
+        for queue in _code(row["Queue"])
+    }
+    assert told == {
+        name: _queue(each["Properties"])
+        for name, each in RESOURCES.items()
+        if each["Type"] == "AWS::SQS::Queue"
+    }
+    otherwise = {
+        name: handler for handler, name in re.findall(r"`([\w.]+)`\s+of\s([\w-]+)", section)
+    }
+    for name, function in FUNCTIONS.items():
+        handler = otherwise.get(function, f"{function}.handler.handle")
+        assert RESOURCES[name]["Properties"]["Handler"] == handler
+    commands = " ".join(_fences(RUNBOOK, "sh")).replace("\\\n", " ")
+    named = re.findall(r'--function-name "\$STACK-([\w-]+)" +--handler ([\w.]+)', commands)
+    assert named == [("reconcile", "reconcile.handler.handle")]
+
+
+def _queue(properties: dict[str, Any]) -> tuple[str, str, str]:
+    """How long a queue hides a message, how often it gives one out, and what it gives up to."""
+    redrive = properties.get("RedrivePolicy")
+    seconds = str(properties["VisibilityTimeout"])
+    if redrive is None:
+        return seconds, "none", "none"
+    target, _ = redrive["deadLetterTargetArn"]["Fn::GetAtt"]
+    return seconds, str(redrive["maxReceiveCount"]), target
+
+
+def test_an_item_that_a_person_mends_is_explained() -> None:
+    told = set(_code(_section(RUNBOOK, "The books look wrong").partition("A balance item has")[2]))
+    number, text = {"N": "1"}, {"S": WalletStatus.ACTIVE}
+    item = {"phone": text, "currency": text, "status": text} | dict.fromkeys(
+        ("balanceMinor", "version"), number
+    )
+    assert items.read_wallet(item).status is WalletStatus.ACTIVE
+    assert {*item, *WalletStatus} - {"phone"} <= told
 
 
 PROMISES = _tables(_section(LEDGER, "Promises"))[0]

@@ -230,7 +230,7 @@ def _redrive(case: _Case, by: By, desk: Desk) -> Result:
         sending = moved(letter, letter.status, _action(by, SENDING, desk))
         if not desk.letters.move(letter, sending):
             return _written(False, Outcome.REDRIVEN)
-    if not _send_again(case, budget, desk):
+    if not _send_again(case, desk):
         return Result(Outcome.CONTENDED, "its queue did not take it")
     after = moved(sending, LetterStatus.REDRIVEN, _action(by, "redriven", desk))
     return _written(desk.letters.move(sending, after, None, spent), Outcome.REDRIVEN)
@@ -255,15 +255,14 @@ def _discard(case: _Case, by: By, desk: Desk) -> Result:
     return _written(desk.letters.move(case.letter, after, move), Outcome.DISCARDED)
 
 
-def _send_again(case: _Case, budget: Budget, desk: Desk) -> bool:
-    """To its own queue, in its own group; a fresh dedup id for each redrive of its subject."""
-    number = budget.automatic + budget.by_hand
+def _send_again(case: _Case, desk: Desk) -> bool:
+    """To its own queue, in its own group; under an id of the letter's, which is redriven once."""
     message = OutgoingMessage(case.arrival.body)
     if case.letter.source is not Source.INBOX:
         message = replace(
             message,
             group=case.letter.original.group or case.letter.subject_ref,
-            dedup_id=digest("redrive", case.letter.letter_id, number),
+            dedup_id=digest("redrive", case.letter.letter_id),
         )
     return not desk.queues[case.letter.source].send([message])
 

@@ -61,6 +61,9 @@ class Place(Protocol):
     def letter_purges(self, letter_id: str) -> set[int | None]:
         """When retention lets a letter go, and each part of its record."""
 
+    def spoil_letter(self, letter_id: str) -> None:
+        """A later version has written to it what this one does not know."""
+
     def put_row(self, row: OfflineTransaction) -> None:
         """Whatever state a row is in."""
 
@@ -107,6 +110,9 @@ class InMemory:
     def letter_purges(self, letter_id: str) -> set[int | None]:
         assert letter_id in self._store.records
         return {self._store.letter_purge_at_s.get(letter_id)}
+
+    def spoil_letter(self, letter_id: str) -> None:
+        self._store.spoilt.add(letter_id)
 
     def put_row(self, row: OfflineTransaction) -> None:
         self._store.rows[row.agent_id, row.idempotency_key] = row
@@ -195,6 +201,14 @@ class OnEngine:
         ]
         assert len(found) > 1
         return {int(each["purgeAt"]["N"]) if "purgeAt" in each else None for each in found}
+
+    def spoil_letter(self, letter_id: str) -> None:
+        self._client.update_item(
+            TableName=self._letters_table,
+            Key=items.letter_key(letter_id),
+            UpdateExpression="SET failure = :later",
+            ExpressionAttributeValues={":later": {"S": "of_tomorrow"}},
+        )
 
     def put_row(self, row: OfflineTransaction) -> None:
         self._client.put_item(TableName=self._tables.offline_tx, Item=items.offline_tx_item(row))

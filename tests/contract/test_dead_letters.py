@@ -5,12 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from threading import Barrier
+from typing import Any
 
 import pytest
 
 from tests.contract.places import Place
 from tests.fakes.dead_letters import BUG, left, record, verbatim
-from tests.fakes.memory import START_MS
+from tests.fakes.memory import START_MS, FakeClock
 from tests.fakes.samples import (
     PHONE,
     credit,
@@ -20,6 +21,8 @@ from tests.fakes.samples import (
     row_of,
     status_change,
 )
+from triage.act import Desk
+from triage.desk import handle_request
 from triage.reading import read
 from wallet_ledger.domain.letters import (
     AUTOMATIC_AFTER_MS,
@@ -347,6 +350,40 @@ def test_each_letter_is_in_one_shard_and_a_place_in_it_outlives_its_letter(
     assert [each.letter_id for each in rest] == [
         each.letter_id for each in kept[1:] if letter_shard(each.letter_id) == shard
     ]
+
+
+def test_a_letter_of_a_later_version_stops_no_list_no_group_and_no_clock(
+    place: Place, letters: DeadLetters
+) -> None:
+    """As after a roll-back: it is named where it stands, and what comes after it is found."""
+    shard, numbers = of_one_shard(3)
+    kept = [letter_of(n, at_ms=START_MS + at) for at, n in enumerate(numbers)]
+    for letter in kept:
+        assert letters.file(letter, RECORD, None)
+    first, odd, last = kept
+    place.spoil_letter(odd.letter_id)
+
+    for open_only in (True, False):
+        page = letters.page(LetterPage(shard, open_only, 2))
+        assert (page.letters, page.unreadable) == ([first], (odd.letter_id,))
+        assert letters.page(LetterPage(shard, open_only, 2, page.ended)).letters == [last]
+    with pytest.raises(ValueError, match="of_tomorrow|" + odd.letter_id):
+        letters.find(odd.letter_id)
+
+    desk = Desk(letters, place.subjects(), {}, FakeClock(NOW_MS + AUTOMATIC_AFTER_MS[0]))
+    by = {"who": "amina", "why": "x", "letterIds": [odd.letter_id, last.letter_id]}
+    listed = ask(desk, {"action": "list", "scope": "all"})["letters"]
+    assert {each["letterId"] for each in listed} == {first.letter_id, last.letter_id}
+    [group] = ask(desk, {"action": "groups"})["groups"]
+    assert group["count"] == 2
+    done = ask(desk, {"action": "discard", "dryRun": True} | by)["results"]
+    assert [each["outcome"] for each in done] == ["contended", "discarded"]
+    assert ask(desk, {"action": "due"}) == {"openLetters": 2, "parkedLetters": 0, "parked": 2}
+
+
+def ask(desk: Desk, request: dict[str, Any]) -> dict[str, Any]:
+    """The desk's answer."""
+    return handle_request(request, desk, 2**63)
 
 
 # --- races ----------------------------------------------------------------------------------------

@@ -44,7 +44,8 @@ DEDUP_WINDOW_MS = 300_000
 class Store:
     """What OfflineTx, WalletLedger and DeadLetters hold, behind one lock: a transaction spans them.
 
-    A letter's record is purged with it, at `letter_purge_at_s`.
+    A letter's record is purged with it, at `letter_purge_at_s`. `spoilt`: ids of letters that
+    cannot be read.
     """
 
     rows: dict[RowKey, OfflineTransaction] = field(default_factory=dict)
@@ -56,6 +57,7 @@ class Store:
     records: dict[str, str] = field(default_factory=dict)
     budgets: dict[str, Budget] = field(default_factory=dict)
     letter_purge_at_s: dict[str, int] = field(default_factory=dict)
+    spoilt: set[str] = field(default_factory=set)
     lock: RLock = field(default_factory=RLock, repr=False)
 
     def close(self, row: OfflineTransaction, retention_days: int) -> None:
@@ -370,6 +372,8 @@ class FakeDeadLetters:
 
     def find(self, letter_id: str) -> Letter | None:
         """The letter as of now."""
+        if letter_id in self._store.spoilt:
+            raise ValueError(letter_id)
         with self._store.lock:
             return self._store.letters.get(letter_id)
 
@@ -431,8 +435,10 @@ class FakeDeadLetters:
                 places = [place for place in places if bounds[0] <= place[0] <= bounds[1]]
             rest = [place for place in places if ask.after is None or place > ask.after]
             page = rest[: ask.limit]
-            letters = [self._store.letters[letter_id] for _, letter_id in page]
-        return Letters(letters, page[-1] if len(page) == ask.limit else None)
+            spoilt = self._store.spoilt
+            letters = [self._store.letters[each] for _, each in page if each not in spoilt]
+        unreadable = tuple(each for _, each in page if each in spoilt)
+        return Letters(letters, page[-1] if len(page) == ask.limit else None, unreadable)
 
     def _is_as_seen(self, row: RowMove | None) -> bool:
         return row is None or self._store.holds(row.before, *ROW_MOVED)

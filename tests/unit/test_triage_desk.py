@@ -22,7 +22,7 @@ from tests.fakes.dead_letters import (
     verbatim,
 )
 from tests.fakes.memory import START_MS
-from tests.fakes.samples import AGENT, PHONE, credit, debit, refund
+from tests.fakes.samples import AGENT, PHONE, credit, debit, refund, status_change
 from tests.fakes.scripted import Call, around, first, proceed, scripted, unavailable
 from triage import desk as desk_module
 from triage.act import HISTORY_MAX, By, redrive
@@ -30,6 +30,7 @@ from triage.desk import LETTERS_MAX, handle_request
 from wallet_ledger import telemetry
 from wallet_ledger.domain.ids import digest, transaction_ref
 from wallet_ledger.domain.letters import LETTER_SHARDS, Action, Source, letter_shard
+from wallet_ledger.domain.wallets import Movement, WalletStatus
 from wallet_ledger.domain.work import Violation
 from wallet_ledger.errors import Unavailable
 
@@ -427,6 +428,28 @@ def test_a_letter_that_is_contended_lets_no_later_one_of_its_phone_overtake(
 
     assert triage.ask("due") == {"openLetters": 2, "parkedLetters": 0, "contended": 1}
     assert {each["status"] for each in listed(triage)} == {"waiting"}
+
+
+def test_the_clock_freezes_a_wallet_in_its_turn_and_unfreezes_none(triage: Triage) -> None:
+    """Out of turn, or after a freeze that was asked for since, one of them undoes another."""
+    asked: list[Movement] = [
+        credit("C-1"),
+        status_change("S-1", WalletStatus.FROZEN),
+        status_change("S-2", WalletStatus.ACTIVE),
+    ]
+    for number, movement in reversed(list(enumerate(asked))):
+        triage.keep(given_up(movement, f"M-{number}", SENT_MS + number))
+    triage.letters = scripted(triage.letters, "find", [unavailable("Throttled")])
+
+    assert triage.pass_minutes(2) == {"openLetters": 3, "parkedLetters": 1, "contended": 1}
+    assert triage.messages(Source.TX_QUEUE) == []
+    assert triage.pass_minutes(1) == {"openLetters": 3, "parkedLetters": 1, "redriven": 2}
+    assert "redriven" not in triage.pass_minutes(2_000)
+
+    [unfreezes] = listed(triage)
+    assert triage.act("redrive", unfreezes["letterId"]) == ["redriven"]
+    sent = [json.loads(body)["id"] for body in triage.messages(Source.TX_QUEUE)]
+    assert sent == ["C-1", "S-1", "S-2"]
 
 
 # --- what is refused ------------------------------------------------------------------------------

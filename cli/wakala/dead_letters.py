@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 from cyclopts import App, Parameter
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
 from wakala.desk import (
@@ -54,8 +54,12 @@ OPEN = frozenset(status for status in LetterStatus if status.is_open)
 TAKES_AGAIN = frozenset(source for source in Source if source.takes_again)
 TRIED_AGAIN = frozenset({LetterClass.BUG, LetterClass.NEVER_RAN, LetterClass.TRANSIENT})
 """Classes of which a redrive may come to something."""
-UNREMARKABLE = frozenset({"redriven", "discarded", LEFT})
-"""Outcomes that are only counted where there are many letters."""
+BY_ITSELF = frozenset({LetterClass.NEVER_RAN, LetterClass.TRANSIENT})
+"""Classes of which the clock redrives letters."""
+DONE = frozenset({"redriven", "discarded", "closed"})
+"""Outcomes by which something was done, or in a dry run would be."""
+UNREMARKABLE = frozenset({"redriven", "discarded", LEFT, UNANSWERED})
+"""Outcomes that are only counted where there are many letters, or not all were reached."""
 AGAIN = frozenset({LEFT, UNANSWERED, CONTENDED})
 """Outcomes after which the same command fares better."""
 WHOLE = ("body", "record")
@@ -64,6 +68,8 @@ PIPED_WIDTH = 10_000_000
 """A pipe has no width: a row is a line there, whole."""
 UNDONE = 3
 """The exit status of a command that left something undone."""
+REFUSED = 1
+"""The exit status of a command to which somebody said no."""
 
 COLOURS = {
     "closed": "cyan",
@@ -96,6 +102,7 @@ File = Annotated[
 Rate = Annotated[float, Parameter(help="Letters a second.")]
 Everything = Annotated[Flag, Parameter(help="All open letters; without it some must be named.")]
 Yes = Annotated[Flag, Parameter(help="Do not ask, though it is more than one letter.")]
+Replace = Annotated[Flag, Parameter(name="--yes", help="Replace a file that is there.")]
 
 
 @Parameter(name="*", group="Which letters")
@@ -127,6 +134,16 @@ class Which:
     def given(self) -> bool:
         """Whether anything narrows the choice."""
         return any(getattr(self, each.name) not in (None, ()) for each in fields(self))
+
+    def words(self) -> str:
+        """The options as they may be typed again."""
+        said: list[str] = []
+        for each in fields(self):
+            value = getattr(self, each.name)
+            option = "--" + each.name.rstrip("_").replace("_", "-")
+            for one in value if isinstance(value, tuple) else (value,):
+                said += [] if one is None else [option, one]
+        return shlex.join(said)
 
     def filter(self, now_ms: int) -> Document:
         """What the desk is asked for. Problem for a value that names nothing."""
@@ -168,16 +185,21 @@ def groups(*, which: Which = EVERY, all: All = False, on: On = LOCAL, json: Json
     """
     now_ms = _now_ms()
     wanted = _recent(which.filter(now_ms), now_ms, every=all)
+    scope = _scope(wanted, every=all)
     stack = on.open()
+    desk = Desk(stack, CLOCK)
     with progress.status("Reading letters") as status:
-        found = Desk(stack, CLOCK).groups(
-            _scope(wanted, every=all),
-            wanted,
-            lambda count: status.update(f"Reading letters: {count:,}"),
+        found = desk.groups(
+            scope, wanted, lambda count: status.update(f"Reading letters: {count:,}")
         )
+        due = _due(desk, found, wanted)
     tail = _tail(stack, on)
-    found = [each | {"next": _next_of_group(each, tail)} for each in found]
-    _show(json, {"groups": [_view(each) for each in found]}, _groups_table(found, now_ms))
+    found = [
+        each | {"next": _next_of_group(each, tail)} | due.get(_group_name(each), {})
+        for each in found
+    ]
+    page = _groups_page(found, now_ms, scope) if found else _nothing(which, wanted, scope)
+    _show(json, {"groups": [_view(each) for each in found]}, page)
 
 
 @app.command(name="list")
@@ -189,7 +211,7 @@ def list_letters(
     on: On = LOCAL,
     json: Json = False,
 ) -> None:
-    """List letters, oldest first, with a masked glimpse of what each says.
+    """List letters as their messages were sent, oldest first, with a masked glimpse of each.
 
     For example:
 
@@ -203,9 +225,11 @@ def list_letters(
     wanted = _recent(which.filter(now_ms), now_ms, every=all)
     letters = _letters(Desk(on.open(), CLOCK), wanted, every=all)
     shown, more = letters[:limit], max(0, len(letters) - limit)
-    lines: list[RenderableType] = [_letters_table(shown, now_ms)]
+    lines = [_letters_page(shown, now_ms)]
+    if not letters:
+        lines = [_nothing(which, wanted, _scope(wanted, every=all))]
     if more:
-        lines.append(f"\n… and {more:,} more: --limit {len(letters)} shows them all")
+        lines.append(Text(f"\n… and {more:,} more: --limit {len(letters)} shows them all"))
     _show(json, {"letters": [_view(each) for each in shown], "more": more}, Group(*lines))
 
 
@@ -234,7 +258,8 @@ def show_letter(
     reveal_why = _reveal_why(why, reveal=reveal)
     stack = on.open()
     letter = Desk(stack, CLOCK).show(letter_id, reveal_why)
-    _show(json, _view(letter), _letter_page(letter, _next_of_letter(letter, _tail(stack, on))))
+    next_command = _next_of_letter(letter, _tail(stack, on))
+    _show(json, _view(letter), _letter_page(letter, next_command, _now_ms()))
 
 
 @app.command
@@ -256,9 +281,9 @@ def redrive(
     order. What the ledger has decided meanwhile is closed instead. To interrupt it is safe, and
     so is the same command again.
 
-    Exit status 0: all was done, or nothing was to be done. 1: a problem, in one line. 3: something
-    is left: a letter with its redrives used up, or one that others write to this moment, or one
-    that cannot be redriven. 130: interrupted.
+    Exit status 0: each is on its way or has its outcome, or nothing was to be done. 1: a problem,
+    in one line, or you said no. 3: not each: one has its redrives used up, or others write to it
+    this moment, or it cannot be redriven, or it was discarded or noted before. 130: interrupted.
 
     For example:
 
@@ -271,8 +296,9 @@ def redrive(
     ids
         Letters, as `list` shows them.
     """
+    chosen = _chosen(ids, which, everything=everything)
     order = Order("redrive", _reason(why, dry_run=dry_run), force, dry_run)
-    _move(order, _Chosen(ids, which, everything), rate, on, yes=yes, json=json)
+    _move(order, chosen, rate, on, yes=yes, json=json)
 
 
 @app.command
@@ -290,11 +316,12 @@ def discard(
     """Give letters up, for good: a transaction that waits for one fails with DISCARDED.
 
     By their ids, or all open ones that fit a filter. What the ledger has decided meanwhile is
-    closed instead. To interrupt it is safe, and so is the same command again.
+    closed instead, and what a redrive may have sent is left. To interrupt it is safe, and so is the
+    same command again.
 
-    Exit status 0: all was done, or nothing was to be done. 1: a problem, in one line. 3: something
-    is left: a letter that others write to this moment, or one that was redriven before. 130:
-    interrupted.
+    Exit status 0: each is given up, or nothing was to be done. 1: a problem, in one line, or you
+    said no. 3: not each: one has its outcome, or is noted, or was redriven or may be on its way, or
+    others write to it this moment. 130: interrupted.
 
     For example:
 
@@ -307,8 +334,9 @@ def discard(
     ids
         Letters, as `list` shows them.
     """
+    chosen = _chosen(ids, which, everything=everything)
     order = Order("discard", _reason(why, dry_run=dry_run), False, dry_run)
-    _move(order, _Chosen(ids, which, everything), rate, on, yes=yes, json=json)
+    _move(order, chosen, rate, on, yes=yes, json=json)
 
 
 @app.command
@@ -319,13 +347,15 @@ def export(
     all: All = False,
     reveal: Reveal = False,
     why: RevealWhy = None,
+    yes: Replace = False,
     on: On = LOCAL,
     json: Json = False,
 ) -> None:
     """Write letters to a file, one line of JSON for each, oldest first.
 
-    The file is its owner's alone, and appears when it is whole. With --reveal each line has the
-    letter's whole record, and its history tells that you saw it.
+    The file is its owner's alone, and appears when it is whole; one that is there is replaced only
+    with --yes. With --reveal each line has the letter's whole record, and its history tells that
+    you saw it.
 
     For example:
 
@@ -335,6 +365,8 @@ def export(
     """
     if file.startswith("-") and file != "-":
         raise Problem(f"--out {file!r}: a file, or - for the standard output")
+    if Path(file).is_file() and not yes:
+        raise Problem(f"--out {file!r}: it is there already, and --yes replaces it")
     wanted = which.filter(_now_ms())
     reveal_why = _reveal_why(why, reveal=reveal)
     desk = Desk(on.open(), CLOCK)
@@ -358,20 +390,35 @@ def export(
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """What is to be moved, as it was said."""
+    """What is to be moved: these letters, or for want of ids all open ones that fit."""
 
     ids: Sequence[str]
-    which: Which
-    everything: bool
+    wanted: Document
 
-    def filter(self, now_ms: int) -> Document | None:
-        """What the desk is asked for, None for ids. Problem where it is not clear what is meant."""
-        said = [bool(self.ids), self.which.given, self.everything]
-        if not any(said):
-            raise Problem("which letters? give ids, or a filter such as --group, or --everything")
-        if sum(said) > 1:
-            raise Problem("give ids, or filters, or --everything: only one of them")
-        return None if self.ids else self.which.filter(now_ms)
+    def read(self, desk: Desk) -> list[Document]:
+        """The letters, oldest first. Problem for an id that no letter has."""
+        return _named(desk, self.ids) if self.ids else _letters(desk, self.wanted)
+
+
+def _chosen(given: Sequence[str], which: Which, *, everything: bool) -> _Chosen:
+    """What was said. Problem where it is not clear what is meant."""
+    ids = _ids(given)
+    said = [bool(ids), which.given, everything]
+    if not any(said):
+        raise Problem("which letters? give ids, or a filter such as --group, or --everything")
+    if sum(said) > 1:
+        raise Problem("give ids, or filters, or --everything: only one of them")
+    return _Chosen(ids, which.filter(_now_ms()))
+
+
+def _due(
+    desk: Desk, groups: Sequence[Document], wanted: Document
+) -> dict[tuple[str, str], Document]:
+    """By its name, when the clock redrives the next letter of a group."""
+    waits = LetterStatus.WAITING in wanted.get("status", [LetterStatus.WAITING])
+    if not waits or not any(each["open"] and each["class"] in BY_ITSELF for each in groups):
+        return {}
+    return {name: {"dueAt": due_at_ms} for name, due_at_ms in desk.due(wanted).items()}
 
 
 def _letters(desk: Desk, wanted: Document, *, every: bool = False) -> list[Document]:
@@ -460,23 +507,26 @@ def _reveal_why(why: str | None, *, reveal: bool) -> str | None:
 def _move(order: Order, chosen: _Chosen, rate: float, on: On, *, yes: bool, json: bool) -> None:
     if not RATE_LEAST <= rate <= RATE_MOST:
         raise Problem(f"--rate {rate:g}: {RATE_LEAST:g} to {RATE_MOST:g} letters a second")
-    wanted, ids = chosen.filter(_now_ms()), _ids(chosen.ids)
     desk = Desk(on.open(), CLOCK)
-    letters = _named(desk, ids) if wanted is None else _letters(desk, wanted)
+    letters = chosen.read(desk)
     if len(letters) > 1 and not yes and not order.dry_run:
         _confirm(order.verb, letters)
     move = Move(desk, order, letters, rate)
+    hints = True
     try:
         with progress_bar(order.verb, len(letters)) as advance:
             move.run(advance)
+    except KeyboardInterrupt:
+        hints = False  # that it may be repeated is told to whoever interrupts any command
+        raise
     finally:  # whoever interrupts it, or whatever fails: what was done so far is told
-        _show(json, _move_view(move), _move_page(move))
+        _show(json, _move_view(move), _move_page(move, _now_ms(), hints=hints))
     if move.undone():
         raise SystemExit(UNDONE)
 
 
 def _confirm(verb: Verb, letters: Sequence[Document]) -> None:
-    """Ask on a terminal. Problem where the answer is no, or nobody is there to answer."""
+    """Ask on a terminal; the command ends where the answer is no. Problem where nobody answers."""
     kinds = Counter(each["fingerprint"] for each in letters)
     what = f"{_number(len(letters), 'letter')} of {_number(len(kinds), 'group')}"
     if not _interactive():
@@ -488,7 +538,8 @@ def _confirm(verb: Verb, letters: Sequence[Document]) -> None:
     except EOFError:
         answer = ""
     if answer.strip().lower() not in ("y", "yes"):
-        raise Problem(f"nothing was done: no {verb} of {what}")
+        progress.print(f"Nothing was done: no {verb} of {what}.")
+        raise SystemExit(REFUSED)
 
 
 def _interactive() -> bool:
@@ -515,29 +566,37 @@ def _glimpse(letter: Document) -> Document:
     return {name: letter.get(name) for name in names}
 
 
-def _move_page(move: Move) -> RenderableType:
-    results = move.results()
+def _move_page(move: Move, now_ms: int, *, hints: bool) -> RenderableType:
+    results, dry_run = move.results(), move.order.dry_run
     if not results:
         return Text("No open letter fits: nothing is to be done.")
-    every = move.order.dry_run or len(results) <= SHOWN_MAX
-    rows = table("letter", "at", "outcome", "note", "says")
-    rows.columns[0].no_wrap = True
-    for letter, each in zip(move.letters, results, strict=True):
-        if every or each.outcome not in UNREMARKABLE:
-            at = _utc(letter.get("sentAt") or letter["arrivedAt"])
-            said = _glance(letter["preview"])
-            rows.add_row(each.letter_id, at, _word(each.outcome), _plain(each.note), said)
-    counts = Counter(each.outcome for each in results)
+    every = dry_run or (move.finished and len(results) <= SHOWN_MAX)
+    rows = [
+        {
+            "letter": Text(each.letter_id),
+            "outcome": _word(each.outcome, dry_run=dry_run),
+            "arrived": _ago(letter["arrivedAt"], now_ms),
+            "note": _plain(each.note),
+            "says": _glance(letter["preview"]),
+        }
+        for letter, each in zip(move.letters, results, strict=True)
+        if every or each.outcome not in UNREMARKABLE
+    ]
+    counts = Counter(_word(each.outcome, dry_run=dry_run).plain for each in results)
     kinds = ", ".join(f"{count:,} {outcome}" for outcome, count in counts.most_common())
-    lines: list[RenderableType] = [rows, ""] if rows.row_count else []
+    lines: list[RenderableType] = [_Rows(rows, ("note", "says")), ""] if rows else []
     lines.append(Text(f"{_number(len(results), 'letter')}: {kinds}"))
+    return Group(*lines, *(_hints(move) if hints else ()))
+
+
+def _hints(move: Move) -> Iterator[Text]:
+    """Whether, and how, a command gets what is left done."""
     if move.order.dry_run:
-        lines.append(Text("Nothing was done: the same with --why, and no --dry-run, does it."))
-    elif any(each.outcome in AGAIN for each in results):
-        lines.append(Text("Something is left: the same command again tries only that."))
+        yield Text("Nothing was done: the same with --why, and no --dry-run, does it.")
+    elif any(each.outcome in AGAIN for each in move.results()):
+        yield Text("Something is left: the same command again tries only that.")
     elif move.undone():
-        lines.append(Text("Not all could be done, and the same command again cannot do it either."))
-    return Group(*lines)
+        yield Text("Not all could be done, and the same command again cannot do it either.")
 
 
 # --- what a person sees ----------------------------------------------------------------------
@@ -551,61 +610,112 @@ def _show(as_json: bool, result: object, page: RenderableType) -> None:
         console.print(page, crop=False)
 
 
-def _groups_table(found: Sequence[Document], now_ms: int) -> RenderableType:
-    """A row for each group, and below, in the same order, what it means and what to type."""
-    if not found:
-        return Text("There is no such letter.")
-    numbers = frozenset({"open", "letters", "oldest", "newest"})
-    columns = ("group", "open", "letters", "class", "source", "why", "place", "oldest", "newest")
-    rows = table(*columns, right=numbers)
-    for column in rows.columns:
-        column.no_wrap = column.header not in ("why", "place")
-    lines: list[RenderableType] = [rows]
-    for each in found:
-        rows.add_row(
-            each["fingerprint"],
-            f"{each['open']:,}",
-            f"{each['count']:,}",
-            each["class"],
-            each["source"],
-            _plain(each["why"]),
-            _plain(each["place"]),
-            _age(each["oldestAt"], now_ms),
-            _age(each["newestAt"], now_ms),
-        )
-        lines += ["", _plain(f"{each['fingerprint']}: {each['meaning']}"), _command(each["next"])]
-    return Group(*lines)
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows of named cells, in columns; columns without any word are left out.
+
+    On a terminal the cells named in `below` get lines of their own under their row, folded or cut
+    as they are. In a pipe they are columns too, the last ones: a row is a line there, whole.
+    """
+
+    rows: Sequence[Mapping[str, Text]]
+    below: Sequence[str]
+    right: frozenset[str] = frozenset({"arrived", "letters", "open"})
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Lines, none of which is folded by anybody else."""
+        names = [name for name in self.rows[0] if any(row[name].plain for row in self.rows)]
+        below = [name for name in self.below if name in names and console.is_terminal]
+        columns = [name for name in names if name not in below]
+        header = {name: Text(name, "bold") for name in columns}
+        widths = {name: max(row[name].cell_len for row in (header, *self.rows)) for name in columns}
+        for row in (header, *self.rows):
+            yield _line(self._cell(row[name], name, widths[name]) for name in columns)
+            for name in below if row is not header else ():
+                head = f"    {name:<{max(map(len, below))}}  "
+                room = max(len(head), options.max_width - len(head))
+                for part in row[name].wrap(console, room) if row[name].plain else ():
+                    yield _line((Text(head), part), between="")
+                    head = " " * len(head)
+
+    def _cell(self, cell: Text, name: str, width: int) -> Text:
+        space = " " * (width - cell.cell_len)
+        return Text(space) + cell if name in self.right else cell + Text(space)
 
 
-def _letters_table(letters: Sequence[Document], now_ms: int) -> RenderableType:
-    if not letters:
-        return Text("There is no such letter.")
-    rows = table("letter", "age", "status", "class", "why", "says", right=frozenset({"age"}))
-    for column in rows.columns:
-        column.no_wrap = column.header not in ("why", "says")
-    for each in letters:
-        rows.add_row(
-            each["letterId"],
-            _age(each.get("sentAt") or each["arrivedAt"], now_ms),
-            _word(each["status"]),
-            each["class"],
-            _plain(each["why"]),
-            _glance(each["preview"]),
-        )
-    return rows
+def _line(parts: Iterable[Text], between: str = "  ") -> Text:
+    """One line, however long."""
+    line = Text(between).join(parts)
+    line.rstrip()
+    line.no_wrap, line.overflow = True, "ignore"
+    return line
 
 
-def _letter_page(letter: Document, next_command: str) -> RenderableType:
+def _groups_page(found: Sequence[Document], now_ms: int, scope: Scope) -> RenderableType:
+    """A row for each group, with what it means and what to type next."""
+    rows = [
+        {
+            "group": Text(each["fingerprint"], "bold"),
+            "open": Text(f"{each['open']:,}"),
+            "letters": Text(f"{each['count']:,}" if scope == "all" else ""),
+            "class": Text(each["class"]),
+            "source": Text(each["source"]),
+            "arrived": _span(each["oldestAt"], each["newestAt"], now_ms),
+            "why": _plain(each["why"]),
+            "place": _plain(each["place"]),
+            "means": _plain(each["meaning"]),
+            "again": _by_itself(each, now_ms, "by itself, the next "),
+            "next": _command(each["next"], indent=0),
+        }
+        for each in found
+    ]
+    return _Rows(rows, ("why", "place", "means", "again", "next"))
+
+
+def _letters_page(letters: Sequence[Document], now_ms: int) -> RenderableType:
+    rows = [
+        {
+            "letter": Text(each["letterId"]),
+            "arrived": _ago(each["arrivedAt"], now_ms),
+            "status": _word(each["status"]),
+            "class": Text(each["class"]),
+            "by itself": _by_itself(each, now_ms),
+            "why": _plain(each["why"]),
+            "says": _glance(each["preview"]),
+        }
+        for each in letters
+    ]
+    return _Rows(rows, ("why", "says"))
+
+
+def _nothing(which: Which, wanted: Document, scope: Scope) -> RenderableType:
+    """That there is no such letter, and where there might be one."""
+    recent = "arrivedFrom" in wanted and which.newer_than is None
+    kind = "open letter" if scope == "open" else "letter"
+    since = " of the last seven days" if recent else ""
+    if not which.given:
+        return Text(f"No {kind}s{since}.")
+    hint = "; --newer-than 90d looks further back" if recent else ""
+    hint = "; --all shows what is dealt with" if scope == "open" else hint
+    return _plain(f"No {kind}{since} fits {which.words()}{hint}.")
+
+
+def _letter_page(letter: Document, next_command: str, now_ms: int) -> RenderableType:
     facts = table("", "")
     facts.show_header = False
     for name, value in _facts(letter):
         shown = _utc(value) if name.endswith("At") and isinstance(value, int) else _plain(value)
         facts.add_row(name, _word(value) if name == "status" else shown)
-    history = table("at", "who", "what", "why")
-    for action in letter["history"]:
-        words = (_plain(action[name]) for name in ("who", "what", "why"))
-        history.add_row(_utc(action["at"]), *words)
-    lines: list[RenderableType] = [facts, "", history if history.row_count else "No history yet."]
+        again = _by_itself(letter, now_ms, "tried again by itself ")
+        if name == "dueAt" and again.plain:
+            facts.add_row("", again)
+    history = [
+        {"at": Text(_utc(action["at"]))}
+        | {name: _plain(action[name]) for name in ("what", "who", "why")}
+        for action in letter["history"]
+    ]
+    lines: list[RenderableType] = [facts, ""]
+    lines.append(_Rows(history, ("who", "why")) if history else "No history yet.")
     for name in WHOLE:
         if name in letter:
             lines += ["", f"{name}:", _plain(letter[name])]
@@ -616,11 +726,23 @@ def _facts(letter: Document) -> Iterator[tuple[str, Any]]:
     for name, value in letter.items():
         match value:
             case dict() if name == "budget":
-                yield "redriven", f"{value['automatic']} times by itself, {value['byHand']} by hand"
+                yield "redriven", _redriven(letter, value["automatic"], value["byHand"])
             case dict():
-                yield from ((f"{name} {part}", each) for part, each in value.items())
+                known = {part: each for part, each in value.items() if each is not None}
+                yield from ((f"{name} {part}", each) for part, each in known.items())
             case _ if name != "history" and name not in WHOLE and value not in (None, ""):
                 yield name, value
+
+
+def _redriven(letter: Document, automatic: int, by_hand: int) -> str:
+    """All letters of one transaction, credit or refund count together."""
+    subject = "this transaction" if "attempt" in letter else "this request"
+    times = (f"{count} time{'' if count == 1 else 's'}" for count in (automatic, by_hand))
+    return "{} so far: {} by itself, {} by hand".format(subject, *times)
+
+
+def _group_name(group: Document) -> tuple[str, str]:
+    return group["fingerprint"], group["class"]
 
 
 def _next_of_group(group: Document, tail: str) -> str:
@@ -663,13 +785,14 @@ def _glance(text: str) -> Text:
     return made
 
 
-def _command(text: str) -> Text:
+def _command(text: str, indent: int = 2) -> Text:
     """A command to paste: never folded."""
-    return Text(f"  {text}", no_wrap=True, overflow="ignore")
+    return Text(f"{' ' * indent}{text}", no_wrap=True, overflow="ignore")
 
 
-def _word(word: str) -> Text:
-    return Text(word, style=COLOURS.get(word, ""))
+def _word(word: str, *, dry_run: bool = False) -> Text:
+    would = "would be " if dry_run and word in DONE else ""
+    return Text(f"{would}{word}", style=COLOURS.get(word, ""))
 
 
 def _number(count: int, word: str) -> str:
@@ -678,6 +801,25 @@ def _number(count: int, word: str) -> str:
 
 def _utc(at_ms: int) -> str:
     return rfc3339(at_ms)[:19].replace("T", " ")
+
+
+def _ago(at_ms: int, now_ms: int) -> Text:
+    return Text(f"{_age(at_ms, now_ms)} ago")
+
+
+def _span(oldest_ms: int, newest_ms: int, now_ms: int) -> Text:
+    """When the first of some letters arrived, and the last."""
+    oldest, newest = _age(oldest_ms, now_ms), _age(newest_ms, now_ms)
+    return Text(f"{newest} ago" if oldest == newest else f"{oldest} to {newest} ago")
+
+
+def _by_itself(letter: Document, now_ms: int, before: str = "") -> Text:
+    """When the clock redrives what waits for it; the clock looks once a minute."""
+    due_at_ms = letter.get("dueAt")
+    if due_at_ms is None or letter.get("status") == LetterStatus.PARKED:
+        return Text()
+    soon = due_at_ms <= now_ms
+    return Text(f"{before}{'within 1m' if soon else f'in {_age(now_ms, due_at_ms)}'}")
 
 
 def _age(since_ms: int, now_ms: int) -> str:

@@ -19,8 +19,11 @@ from botocore.exceptions import ClientError
 
 from wakala.output import Problem
 from wakala.stack import Stack
+from wallet_ledger.domain.letters import LetterStatus
 
 PAGE = 500
+DUE_PAGES_MAX = 10
+"""Pages of waiting letters that are looked at for when they are due."""
 CHUNK_MAX = 25
 """Letters that the desk takes in one call."""
 WHO_LENGTH_MAX = 128
@@ -32,13 +35,6 @@ BACKOFF_SECONDS_MAX = 5.0
 CONTENDED_MAX = 6
 """Tries of a letter that others write to, before it is left and all later ones of its phone."""
 
-DONE = {
-    "redrive": frozenset({"redriven", "closed", "already_redriven", "already_terminal"}),
-    # A letter that was redriven can no longer be given up: who asked for that must hear of it.
-    "discard": frozenset({"discarded", "closed", "already_terminal"}),
-}
-"""Outcomes after which nothing is left to do; any other word is something undone."""
-
 LEFT = "left"
 UNANSWERED = "unanswered"
 CONTENDED = "contended"
@@ -47,6 +43,14 @@ type Document = dict[str, Any]
 """A letter, or a group of letters, as the desk describes it; times in ms."""
 type Scope = Literal["open", "all"]
 type Verb = Literal["redrive", "discard"]
+
+WISHED: Mapping[Verb, frozenset[str]] = {
+    # Redriven is what is to have an outcome: one that is closed has it.
+    "redrive": frozenset({LetterStatus.REDRIVEN, LetterStatus.CLOSED}),
+    # What was redriven or decided is not given up: who asked for that must hear of it.
+    "discard": frozenset({LetterStatus.DISCARDED}),
+}
+"""What is to have become of a letter; whatever else has is something undone."""
 
 
 class Refused(Problem):
@@ -123,14 +127,28 @@ class Desk:
             read(sum(each["count"] for each in found.values()))
         return sorted(found.values(), key=lambda g: (-g["open"], -g["count"], g["oldestAt"]))
 
-    def tally(self, most: int) -> Counter[str]:
-        """Open letters by their status; `most` and a page of them are counted at most."""
-        counts: Counter[str] = Counter()
+    def some_open(self, most: int) -> list[Document]:
+        """Open letters in no order: all, or where there are more, at least `most`."""
+        found: list[Document] = []
         for page in self._pages("list", scope="open", filter={}, limit=PAGE):
-            counts.update(letter["status"] for letter in page["letters"])
-            if counts.total() >= most:
+            found += page["letters"]
+            if len(found) >= most:
                 break
-        return counts
+        return found
+
+    def due(self, wanted: Mapping[str, Any]) -> dict[tuple[str, str], int]:
+        """By fingerprint and class, until when the next letter of a group is redriven by itself.
+
+        ms. Of a flood only some pages are looked at: the next one may be due sooner, never later.
+        """
+        found: dict[tuple[str, str], int] = {}
+        waiting = {**wanted, "status": [LetterStatus.WAITING]}
+        pages = self._pages("list", scope="open", filter=waiting, limit=PAGE)
+        for page in islice(pages, DUE_PAGES_MAX):
+            for letter in page["letters"]:
+                name = letter["fingerprint"], letter["class"]
+                found[name] = min(found.get(name, letter["dueAt"]), letter["dueAt"])
+        return found
 
     def show(self, letter_id: str, reveal_why: str | None = None) -> Document:
         """All about a letter; with `reveal_why` unmasked, which its history tells for good."""
@@ -140,6 +158,9 @@ class Desk:
         try:
             letter: Document = self._ask("show", request)["letter"]
         except Refused as error:
+            if reveal_why is None:  # nothing else can be wrong with it
+                raise Problem(f"no letter has this id: {letter_id}") from error
+            self.show(letter_id)
             raise Problem(f"{letter_id}: {error}") from error
         return letter
 
@@ -218,14 +239,17 @@ class Move:
     """Letters under way: how many a second, in which order, and what became of each so far.
 
     Letters of one phone keep their order: no call holds two of them, and none is sent while an
-    older one is contended. `results` may be asked at any time, after an interruption too.
+    older one is contended. `results` may be asked at any time, after an interruption too;
+    `finished` says whether there was none.
     """
 
     desk: Desk
     order: Order
     letters: Sequence[Document]
     rate: float
+    finished: bool = field(default=False, init=False)
     _told: dict[str, Result] = field(default_factory=dict, init=False)
+    _statuses: dict[str, str] = field(default_factory=dict, init=False)
     _tries: Counter[str] = field(default_factory=Counter, init=False)
     _ready_at: dict[str, float] = field(default_factory=dict, init=False)
     _free_at: float = field(default=float("-inf"), init=False)
@@ -236,9 +260,9 @@ class Move:
         return [self._told.get(each, Result(each, LEFT, "not reached")) for each in ids]
 
     def undone(self) -> list[Result]:
-        """Those of which something is left to do."""
-        done = DONE[self.order.verb]
-        return [result for result in self.results() if result.outcome not in done]
+        """Those with which what was asked for has not come about."""
+        wished = WISHED[self.order.verb]
+        return [each for each in self.results() if self._became(each) not in wished]
 
     def run(self, advance: Callable[[int], None]) -> None:
         """Send every letter, contended ones again; `advance` hears how many more are done with."""
@@ -253,6 +277,27 @@ class Move:
             gone = self._send(chunk, waiting)
             waiting = [letter for letter in waiting if _id(letter) not in gone]
             advance(len(gone))
+        self._ask_for_ends()
+        self.finished = True
+
+    def _became(self, result: Result) -> str:
+        """The status of a letter, or the outcome that kept it from one."""
+        match result.outcome:
+            case "already_redriven":
+                return LetterStatus.REDRIVEN
+            case "already_terminal":
+                return self._statuses.get(result.letter_id, result.outcome)
+            case outcome:
+                return outcome
+
+    def _ask_for_ends(self) -> None:
+        """What has become of letters that were dealt with before: by whom it was, nobody said."""
+        for letter in self.letters:
+            told = self._told[_id(letter)]
+            if told.outcome == "already_terminal":
+                is_open = LetterStatus(letter["status"]).is_open  # when it was chosen
+                now = self.desk.show(told.letter_id) if is_open else letter
+                self._statuses[told.letter_id] = now["status"]
 
     def _next(self, waiting: Sequence[Document]) -> list[Document]:
         """The oldest letters that may be sent now: a second's worth, one of each phone."""

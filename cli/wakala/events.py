@@ -86,6 +86,7 @@ SHOWN_MAX = 20
 
 UNREADABLE_STATUS = 3
 """Exit status where a row was skipped since nobody understands it."""
+INTERRUPTED_STATUS = 130
 
 _SETTLED = frozenset(
     {Status.SYNCED, Status.REFUND_REQUESTED, Status.PARTIALLY_REFUNDED, Status.REFUNDED}
@@ -475,7 +476,8 @@ def _id(item: Item, name: str) -> str:
 def put(bus: EventBus, told: Sequence[Told], rate: int, clock: Clock) -> None:
     """Put events on the bus in their order, at most `rate` a second.
 
-    Problem where the bus does not take one. Whatever stops it, a person is told where it stopped.
+    Problem where the bus does not take one. Whatever stops it, a person is told where it stopped,
+    and who interrupts it is told nothing else: the same command would begin at the beginning.
     """
     done = 0
     try:
@@ -488,10 +490,12 @@ def put(bus: EventBus, told: Sequence[Told], rate: int, clock: Clock) -> None:
                 rest_s = len(batch) / rate - (clock.now_ms() - began_ms) / 1000
                 if done < len(told) and rest_s > 0:
                     clock.pause(rest_s)
-    except (KeyboardInterrupt, Exception):
+    except (KeyboardInterrupt, Exception) as error:
         if done < len(told):  # what is of the next one's moment goes out again, and counts once
             next_one = f"--from {rfc3339(told[done].at_ms)} goes on from there"
             progress.print(f"{done:,} of {len(told):,} events were put: {next_one}", soft_wrap=True)
+            if isinstance(error, KeyboardInterrupt):
+                raise SystemExit(INTERRUPTED_STATUS) from None
         raise
 
 

@@ -1,4 +1,4 @@
-"""What a stack is and how it fares: addresses, queues, open transactions, how to post one."""
+"""What a stack is and how it fares: addresses, queues, what is open; and how to post to it."""
 
 import shutil
 import sys
@@ -10,11 +10,11 @@ from botocore.exceptions import BotoCoreError, ClientError
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from wakala.desk import REAL, Desk
+from wakala.desk import REAL, Desk, Document
 from wakala.output import Problem, table
 from wakala.stack import Stack
 from wallet_ledger.aws.items import OPEN_INDEX, open_shard_key
-from wallet_ledger.domain.letters import LetterStatus
+from wallet_ledger.domain.letters import LetterClass, LetterStatus, Source
 from wallet_ledger.domain.transactions import OPEN_SHARDS
 
 DEAD_LETTERS = frozenset({"TxDlqUrl", "RefundDlqUrl", "FailedTxQueueUrl", "DeliveryFailuresUrl"})
@@ -37,11 +37,13 @@ class QueueCount:
 class Letters:
     """Dead letters with which something is still to be done, `parked` those for a person.
 
-    None where the desk does not say; `problem` is why it does not. `more`: it is at least so many.
+    `held`: those that hold a transaction, or may: rows that nobody can read do not say. None where
+    the desk does not say; `problem` is why it does not. `more`: it is at least so many.
     """
 
     open: int | None
     parked: int | None
+    held: int | None
     more: bool
     problem: str | None
 
@@ -50,6 +52,7 @@ class Letters:
         return {
             "open": self.open,
             "parked": self.parked,
+            "held": self.held,
             "more": self.more,
             "problem": self.problem,
         }
@@ -58,8 +61,9 @@ class Letters:
         """A line for a person."""
         if self.problem is not None:
             return f"not known: {self.problem}"
-        least = "at least " if self.more else ""
-        return f"{least}{self.open} open, {self.parked} of them for a person to decide"
+        letters = f"{self.open or 0:,} letter{'' if self.open == 1 else 's'} open"
+        parked = f", {self.parked:,} parked: a person decides" if self.parked else ""
+        return f"{'at least ' if self.more else ''}{letters}{parked}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +98,10 @@ class Info:
         facts.add_row("stack", f"{self.stack.name} ({self.stack.region})")
         facts.add_row("api", self.stack.api_url)
         facts.add_row("endpoint", self.stack.endpoint_url or "AWS")
-        facts.add_row("open", f"{self.open_transactions} transactions")
+        held = f", and {self.letters.held:,} held by dead letters" if self.letters.held else ""
+        facts.add_row("open", f"{self.open_transactions:,} transactions{held}")
         colour = "default" if self.letters.open == 0 else "yellow"
-        facts.add_row("letters", Text(self.letters.words(), colour))
+        facts.add_row("dead letters", Text(self.letters.words(), colour))
         if self.letters.open:
             typed = f"{command()} dead-letters groups{command_options(self.stack)}"
             facts.add_row("", Text(typed))
@@ -106,7 +111,7 @@ class Info:
             queues.add_row(
                 name.removesuffix("Url"), f"[{colour}]{count.waiting}[/]", str(count.in_flight)
             )
-        return Group(facts, "", queues, "", posting(self.stack))
+        return Group(facts, "", queues)
 
 
 def describe(stack: Stack) -> Info:
@@ -138,11 +143,12 @@ def open_transactions(stack: Stack) -> int:
 def dead_letters(stack: Stack) -> Letters:
     """What the triage desk counts. A desk that fails, or the caller may not ask, hides no more."""
     try:
-        counts = Desk(stack, REAL).tally(COUNTED_MAX)
+        letters = Desk(stack, REAL).some_open(COUNTED_MAX)
     except (BotoCoreError, ClientError, Problem) as error:
-        return Letters(None, None, False, str(error))
-    open_letters = counts.total()
-    return Letters(open_letters, counts[LetterStatus.PARKED], open_letters >= COUNTED_MAX, None)
+        return Letters(None, None, None, False, str(error))
+    parked = sum(each["status"] == LetterStatus.PARKED for each in letters)
+    held = sum(map(_holds, letters))
+    return Letters(len(letters), parked, held, len(letters) >= COUNTED_MAX, None)
 
 
 def posting(stack: Stack, *, prepared: bool = False) -> Text:
@@ -182,6 +188,12 @@ def command_options(stack: Stack) -> str:
     """The options without which a command would mean another stack."""
     region = "" if stack.local else f" --region {stack.region}"
     return region + ("" if stack.name == "wakala" else f" --stack {stack.name}")
+
+
+def _holds(letter: Document) -> bool:
+    """Whether an open letter holds a row: that of its debit, but for one that no row asks for."""
+    is_debit = letter["source"] == Source.TX_QUEUE and "attempt" in letter
+    return is_debit and letter["class"] != LetterClass.POISON
 
 
 def _count(stack: Stack, url: str) -> QueueCount:

@@ -152,6 +152,8 @@ def up(
     deploy.up(stack, port, auth=auth)
     deployed = info.describe(open_stack(Where(stack)))
     show(json, deployed.view(), lambda: f"\nWakala is up: {deployed.stack.api_url}")
+    if not json:
+        out.print("", info.posting(deployed.stack), sep="\n", soft_wrap=True)
 
 
 @app.command
@@ -170,7 +172,7 @@ def down(*, json: Json = False) -> None:
 
 @app.command(name="info")
 def show_info(*, on: On = LOCAL, json: Json = False) -> None:
-    """Show the stack's addresses, what lies in its queues, and how to post a transaction.
+    """Show the stack's addresses, what lies in its queues, what is open, and the dead letters.
 
     For example:
 
@@ -615,7 +617,7 @@ def _aws_problem(error: ClientError | BotoCoreError) -> str:
     if isinstance(error, NoCredentialsError):
         return "no AWS credentials: give --profile, or sign in"
     if isinstance(error, EndpointConnectionError):
-        return f"{error}: is the engine running? (`wakala info`)"
+        return f"{error}: {_where_it_was(str(error))}"
     if not isinstance(error, ClientError):
         return str(error)
     said = error.response["Error"]
@@ -623,6 +625,13 @@ def _aws_problem(error: ClientError | BotoCoreError) -> str:
     if code in ("ExpiredToken", "ExpiredTokenException", "RequestExpired"):
         return "the AWS session has expired: sign in again"
     return f"AWS refuses {error.operation_name}: {code}: {said.get('Message', '')}"
+
+
+def _where_it_was(said: str) -> str:
+    """What to look at, by the address that did not answer."""
+    if ".amazonaws.com" in said:
+        return "is that a Region, and is this machine online?"
+    return "is the engine running? (`wakala info`)"
 
 
 def _minor_units(text: str) -> int:

@@ -134,6 +134,10 @@ def test_a_credit_that_the_stack_would_not_read_is_refused_here(
         (NoCredentialsError(), "no AWS credentials: give --profile, or sign in"),
         (EndpointConnectionError(endpoint_url="http://e"), "is the engine running?"),
         (
+            EndpointConnectionError(endpoint_url="https://cloudformation.eu-1.amazonaws.com/"),
+            "is that a Region, and is this machine online?",
+        ),
+        (
             ClientError({"Error": {"Code": "ExpiredToken", "Message": "m"}}, "GetItem"),
             "the AWS session has expired",
         ),
@@ -281,7 +285,7 @@ def test_an_engine_answers_for_the_gateway_at_its_own_address(
 
 
 def test_info_gives_scripts_what_was_promised() -> None:
-    letters = Letters(6, 5, False, None)
+    letters = Letters(6, 5, 4, False, None)
     view = Info(STACK, {"TxDlqUrl": QueueCount(1, 2, 3)}, 4, letters).view()
     assert view == {
         "apiUrl": "http://127.0.0.1:4566/_aws/execute-api/abc123/local",
@@ -291,7 +295,7 @@ def test_info_gives_scripts_what_was_promised() -> None:
         "outputs": STACK.outputs,
         "queues": {"TxDlqUrl": {"waiting": 1, "inFlight": 2, "delayed": 3}},
         "openTransactions": 4,
-        "deadLetters": {"open": 6, "parked": 5, "more": False, "problem": None},
+        "deadLetters": {"open": 6, "parked": 5, "held": 4, "more": False, "problem": None},
     }
 
 

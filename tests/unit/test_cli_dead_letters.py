@@ -2,14 +2,17 @@
 
 import io
 import json
+import re
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
+from rich.console import Console
 
 from wakala import dead_letters, info, main, options
 from wakala.desk import Clock, Document
@@ -144,6 +147,7 @@ class TriageDesk:
             return {"error": {"code": "VALIDATION_FAILED", "message": message}}
         history = found.setdefault("history", [])
         shown: Document = {"budget": {"automatic": 3, "byHand": 1}, "original": {"messageId": "m"}}
+        shown["original"]["group"] = None
         if request["reveal"]:
             line = {"who": request["who"], "what": "revealed", "why": request["why"]}
             history.append({"at": NOW_MS, **line})
@@ -260,12 +264,12 @@ def test_a_thousand_letters_of_one_bug_are_one_row_with_the_command_to_type(
     status, said, _ = told("groups", "--all", "--profile", "o p")
     rows = [line.split() for line in said.splitlines() if " TxQueue " in line]
     assert status == 0
-    assert rows[0] == [
-        *(BUG, "960", "1,000", "BUG", "TxQueue", "KeyError", "reconcile.settle:_settle"),
-        *("16h", "40m", "1m"),
+    assert rows[0][:12] == [
+        *(BUG, "960", "1,000", "BUG", "TxQueue", "16h", "40m", "to", "1m", "ago"),
+        *("KeyError", "reconcile.settle:_settle"),
     ]
     assert [row[:3] for row in rows[1:]] == [[OUTAGE, "1", "1"], ["fedcba987654", "0", "1"]]
-    assert f"{BUG}: our code or our books are wrong: mend that, then redrive\n" in said
+    assert "  our code or our books are wrong: mend that, then redrive  " in said
     for typed in (
         f"redrive --group {BUG} --dry-run",
         f"show {identifier(1001)}",
@@ -289,6 +293,7 @@ def test_a_list_is_oldest_first_and_says_how_many_more_there_are(
     assert found["more"] == 2
     assert found["letters"][0]["sentAt"] == "2026-05-28T20:19:40.000Z"
     assert "… and 2 more: --limit 5 shows them all\n" in told("list", "--limit", "3")[1]
+    assert f"{identifier(9)}   9m ago  parked" in told("list")[1]  # by its arrival, as in a group
 
 
 def test_what_is_piped_is_one_whole_line_for_each_letter_whatever_it_says(
@@ -298,8 +303,33 @@ def test_what_is_piped_is_one_whole_line_for_each_letter_whatever_it_says(
     keep(triage, letter(1, preview=says, why="a\\"))
     rows = told("list")[1].splitlines()
     assert len(rows) == 2
+    assert rows[0].split() == ["letter", "arrived", "status", "class", "why", "says"]
     assert "[red]:100:\\x1b[2J\\n" + "x" * 300 in rows[1]
     assert " a\\ " in rows[1]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_terminal_shows_on_lines_of_their_own_what_no_row_has_room_for(
+    triage: TriageDesk, told: Told, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    screen = Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None)
+    monkeypatch.setattr(dead_letters, "out", screen)
+    why, says = ("a rule " * 14).strip(), "x" * 400
+    bug = letter(9999, why=why, preview=says, source="FailedTxQueue", **{"class": "NEVER_RAN"})
+    keep(triage, bug, letter(1, fingerprint=OUTAGE, why="", place="", preview=""))
+    triage.outcomes = {identifier(9999): "on_its_way"}
+    for words in ("groups", "list", "redrive --everything --dry-run"):
+        told(*words.split())
+    lines = [line.rstrip() for line in screen.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    assert {line for line in lines if len(line) > width and "  wakala dead-l" not in line} == set()
+    assert lines[1].split() == [BUG, "1", "NEVER_RAN", "FailedTxQueue", "6d", "22h", "ago"]
+    folded = lines[2 : 4 if width == 80 else 3]
+    assert " ".join(line[11:] for line in folded) == why
+    assert f"    place  reconcile.settle:_settle\n    means  {bug['meaning']}" in "\n".join(lines)
+    assert f"    next   wakala dead-letters show {identifier(9999)} --stack pilot" in lines
+    assert lines.count(f"    says  {says[: width - 11]}…") == 2
+    assert "    note  so: on_its_way" in lines
+    assert lines.count("    why") == 0
 
 
 def test_a_letter_that_is_seen_on_two_pages_is_told_once_as_it_is_now(
@@ -337,6 +367,41 @@ def test_every_filter_reaches_the_desk_and_a_finished_status_asks_for_all(
         assert triage.asked[-1]["scope"] == "all"
 
 
+def test_who_finds_nothing_is_told_what_was_looked_for(triage: TriageDesk, told: Told) -> None:
+    for words, line in {
+        "groups": "No open letters.",
+        "list": "No open letters.",
+        "list --class bug --older-than 4h": "No open letter fits --class bug --older-than 4h; --all"
+        " shows what is dealt with.",
+        "groups --all": "No letters of the last seven days.",
+        "groups --status noted --status closed": "No letter of the last seven days fits --status"
+        " noted --status closed; --newer-than 90d looks further back.",
+        "list --all --newer-than 90d": "No letter fits --newer-than 90d.",
+    }.items():
+        assert told(*words.split())[:2] == (0, f"{line}\n")
+
+
+def test_what_the_clock_redrives_says_when(triage: TriageDesk, told: Told) -> None:
+    waits = {"status": "waiting", "class": "NEVER_RAN", "fingerprint": OUTAGE}
+    due = {4: 40_000, 5: 70_000, 6: -1}
+    keep(triage, *(letter(n, dueAt=NOW_MS + ms, **waits) for n, ms in due.items()))
+    triage.letters[identifier(7)] = letter(7, dueAt=NOW_MS)  # parked: it is only looked at
+    cells = re.findall("by itself|(?:with)?in [0-9]+[ms]", told("list")[1])
+    assert cells == ["by itself", "within 1m", "in 1m", "in 40s"]
+    assert told("show", identifier(4))[1].count("tried again by itself in 40s ") == 1
+    assert "by itself" not in told("show", identifier(7))[1].replace("times by itself", "")
+    del triage.letters[identifier(6)]
+    groups = {each["fingerprint"]: each for each in answer(told, "groups")["groups"]}
+    assert groups[OUTAGE]["dueAt"] == "2026-05-28T20:27:20.000Z"
+    assert "dueAt" not in groups[BUG]
+    assert "  by itself, the next in 40s  " in told("groups")[1]
+    triage.letters[identifier(8)] = letter(8, **waits | {"status": "parked"})
+    triage.asked.clear()
+    for words in (["groups", "--status", "parked"], ["groups", "--class", "BUG"]):
+        answer(told, *words)
+    assert {each["action"] for each in triage.asked} == {"groups"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
@@ -352,14 +417,16 @@ def test_every_filter_reaches_the_desk_and_a_finished_status_asks_for_all(
         (f"show {identifier(1)} --reveal", "--reveal needs --why"),
         ("export --out /nowhere/letters", "cannot write /nowhere/.letters."),
         ("export --out --reveal --why x", "--out '--reveal': a file, or -"),
-        ("redrive 12ab --why x", "'12ab' is no letter's id: 32 of 0-9 a-f"),
+        (f"show {identifier(99)}", f"no letter has this id: {identifier(99)}"),
+        (f"show {identifier(99)} --reveal --why x", f"no letter has this id: {identifier(99)}"),
+        ("redrive 12ab", "'12ab' is no letter's id: 32 of 0-9 a-f"),
         ("redrive --class BUG", "say why with --why"),
         ("redrive --why x", "which letters? give ids, or a filter such as --group, or --every"),
         (f"redrive {identifier(1)} --class BUG --why x", "give ids, or filters, or --everything"),
         ("discard --everything --agent AG-001 --why x", "give ids, or filters, or --everything"),
         ("redrive --class BUG --why \x07", "--why: 1 to 200 printable characters"),
         ("redrive --class BUG --why x --rate nan", "--rate nan: 0.1 to 100 letters a second"),
-        (f"redrive {identifier(1)} {identifier(99)} --why x", f"{identifier(99)}: the triage desk"),
+        (f"redrive {identifier(1)} {identifier(99)} --why x", "no letter has this id: 0000000000"),
         ("discard --everything --why x", "2 letters of 1 group: --yes to discard them"),
     ],
 )
@@ -386,9 +453,11 @@ def test_a_letter_is_shown_whole_and_masked_with_its_history(
     assert status == 0
     assert ["dueAt", "2026-05-28 20:27:40"] in rows
     assert ["original messageId", "m"] in rows
-    assert "place" not in [row[0] for row in rows]  # nothing is said of what is not there
-    assert ["redriven", "3 times by itself, 1 by hand"] in rows
-    assert "2026-05-28 20:26:40  triage  redriven  [b]its time has come" in said
+    assert not {"place", "original group"}.intersection(
+        row[0] for row in rows
+    )  # nothing is said of what is not there
+    assert ["redriven", "this request so far: 3 times by itself, 1 time by hand"] in rows
+    assert "2026-05-28 20:26:40  redriven  triage  [b]its time has come" in said
     assert f"wakala dead-letters redrive {identifier(1)} --dry-run" in said
     assert triage.asked == [{"action": "show", "letterId": identifier(1), "reveal": False}]
     assert triage.identities == 0
@@ -463,7 +532,7 @@ def test_a_letter_that_stays_contended_is_left_with_the_later_ones_of_its_phone(
     status, said, _ = told(*words)
     assert status == 3
     rows = [line.split() for line in said.splitlines()[1:6]]
-    assert [(int(row[0], 16), row[3]) for row in rows] == [
+    assert [(int(row[0], 16), row[1]) for row in rows] == [
         *((5, "contended"), (4, "left"), (3, "left"), (2, "redriven"), (1, "redriven"))
     ]
     assert f"{identifier(5)} of the same phone is older, and contended" in said
@@ -478,13 +547,11 @@ def test_a_letter_that_stays_contended_is_left_with_the_later_ones_of_its_phone(
     ("verb", "outcome", "status"),
     [
         ("redrive", "closed", 0),
-        ("redrive", "already_redriven", 0),
-        ("redrive", "already_terminal", 0),
         ("redrive", "capped", 3),
         ("redrive", "not_redrivable", 3),
         ("redrive", "unknown", 3),
-        ("discard", "already_terminal", 0),
-        ("discard", "already_redriven", 3),  # it can no longer be given up
+        ("discard", "closed", 3),  # it has its outcome, and is not given up
+        ("discard", "on_its_way", 3),
     ],
 )
 def test_the_exit_status_says_whether_something_was_left_undone(
@@ -495,6 +562,35 @@ def test_the_exit_status_says_whether_something_was_left_undone(
     found = answer(told, verb, identifier(1), identifier(2), "--why", "x", "--yes", status=status)
     assert outcomes(found)[0] == (2, outcome)
     assert found["undone"] == (status == 3)
+
+
+@pytest.mark.parametrize(
+    ("verb", "before", "status"),
+    [
+        ("redrive", "redriven", 0),
+        ("redrive", "closed", 0),
+        ("redrive", "discarded", 3),
+        ("redrive", "noted", 3),
+        ("discard", "discarded", 0),
+        ("discard", "redriven", 3),
+        ("discard", "closed", 3),
+        ("discard", "noted", 3),
+    ],
+)
+def test_what_was_dealt_with_before_is_done_only_if_it_is_as_was_wished(
+    triage: TriageDesk, told: Told, verb: str, before: str, status: int
+) -> None:
+    keep(triage, letter(1, status=before))
+    for more in ([], ["--dry-run"]):
+        answer(told, verb, identifier(1), "--why", "x", *more, status=status)
+    keep(triage, letter(1), letter(2))
+
+    def somebody_is_first(request: Document) -> None:
+        if request["action"] == verb:
+            triage.letters[identifier(2)]["status"] = before
+
+    triage.before = somebody_is_first
+    answer(told, verb, "--everything", "--why", "x", "--yes", status=status)
 
 
 def test_force_redrives_what_was_redriven_too_often_and_one_letter_needs_no_yes(
@@ -518,13 +614,15 @@ def test_a_dry_run_shows_what_would_become_of_each_and_does_nothing(
     rows = said.splitlines()[1:31]
     assert [int(row.split()[0], 16) for row in rows] == list(range(30, 0, -1))
     assert "n: 30}" in rows[0]
-    assert (
-        "30 letters: 27 redriven, 1 closed, 1 not_redrivable, 1 contended\nNothing was done" in said
-    )
+    assert {row.partition("  ")[2][:17] for row in rows[2:-1]} >= {"would be redriven"}
+    counts = "27 would be redriven, 1 would be closed, 1 not_redrivable, 1 contended"
+    assert f"30 letters: {counts}\nNothing was done" in said
     assert [len(ids) for ids in triage.acts()] == [25, 5]
     assert all(each["dryRun"] for each in triage.asked if each["action"] == "redrive")
     assert {each["status"] for each in triage.letters.values()} == {"parked"}
     assert passing.now == 0
+    found = answer(told, "redrive", identifier(1), "--dry-run")
+    assert (found["dryRun"], outcomes(found)) == (True, [(1, "redriven")])
 
 
 @pytest.mark.parametrize(("typed", "status"), [("y", 0), ("no", 1), (None, 1)])
@@ -542,7 +640,10 @@ def test_more_than_one_letter_is_asked_about_on_a_terminal(
     found, _, asked = told("discard", "--everything", "--why", "x")
     assert found == status
     assert f"2 of group {BUG}\n" in asked
-    assert ("nothing was done: no discard of 3 letters" in asked) == (status == 1)
+    assert asked.endswith("Nothing was done: no discard of 3 letters of 2 groups.\n") == (
+        status == 1
+    )
+    assert "error" not in asked
     assert "discard 3 letters of 2 groups? [y/N]" in asked
     assert len(triage.acts("discard")) == (status == 0)
 
@@ -555,7 +656,7 @@ def test_of_many_letters_only_those_are_shown_that_are_not_as_was_wished(
     status, said, _ = told("redrive", "--everything", "--why", "x", "--yes")
     _header, *rows, _, counts, hint = said.splitlines()
     assert status == 3
-    assert [(int(row.split()[0], 16), row.split()[3]) for row in rows] == [
+    assert [(int(row.split()[0], 16), row.split()[1]) for row in rows] == [
         *((8, "closed"), (7, "capped"))
     ]
     assert counts == "40 letters: 38 redriven, 1 closed, 1 capped"
@@ -575,11 +676,14 @@ def test_who_interrupts_is_told_what_was_done_and_may_go_on(triage: TriageDesk, 
     status, said, problem = told(*words, "--json")
     assert status == 130
     assert "the same command again goes on" in problem
+    triage.asked.clear()
     assert outcomes(json.loads(said)) == [
         *((6, "discarded"), (5, "discarded"), (4, "unanswered"), (3, "unanswered")),
         *((2, "left"), (1, "left")),
     ]
-    assert outcomes(answer(told, *words)) == [(n, "discarded") for n in (4, 3, 2, 1)]
+    triage.before = interrupt
+    assert told(*words)[:2] == (130, "4 letters: 2 discarded, 2 unanswered\n")
+    assert outcomes(answer(told, *words)) == [(n, "discarded") for n in (2, 1)]
 
 
 def test_what_was_done_is_told_when_the_desk_fails_in_the_middle(
@@ -621,8 +725,12 @@ def test_an_export_that_fails_leaves_no_part_of_it(
     (tmp_path / "whole").write_text("before", "utf-8")
     triage.fails = [None, None, None, {"errorType": "Sandbox.Timedout"}]
     words = ("export", "--reveal", "--why", "x", "--out", str(tmp_path / "whole"))
-    assert told(*words)[0] == 1
+    assert told(*words)[2].endswith("/whole': it is there already, and --yes replaces it\n")
+    assert triage.asked == []
+    assert told(*words, "--yes")[0] == 1
     assert [each.read_text("utf-8") for each in tmp_path.iterdir()] == ["before"]
+    assert told(*words, "--yes")[0] == 0
+    assert (tmp_path / "whole").read_text("utf-8").count("\n") == 2
 
 
 # --- the desk -------------------------------------------------------------------------------
@@ -678,14 +786,24 @@ def test_a_call_is_waited_for_until_the_desk_itself_gives_up() -> None:
 
 def test_info_counts_letters_and_does_not_need_them(triage: TriageDesk) -> None:
     stack = LOCAL.open()
-    keep(triage, letter(1), letter(2, status="waiting"), letter(3, status="noted"))
+    nobodys = letter(4, attempt=1, **{"class": "POISON"})
+    done = letter(3, status="noted", attempt=1)
+    keep(triage, letter(1), letter(2, status="waiting", attempt=1), done, nobodys)
     found = info.dead_letters(stack)
-    assert found.view() == {"open": 2, "parked": 1, "more": False, "problem": None}
-    assert found.words() == "2 open, 1 of them for a person to decide"
+    assert found.view() == {"open": 3, "parked": 2, "held": 1, "more": False, "problem": None}
+    assert found.words() == "3 letters open, 2 parked: a person decides"
+    page = Console(file=io.StringIO(), width=80)
+    page.print(info.Info(replace(stack, outputs={"ApiUrl": "u"}), {}, 0, found).render())
+    rows = [line.rstrip() for line in page.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    assert rows[3:5] == [
+        "open          0 transactions, and 1 held by dead letters",
+        "dead letters  3 letters open, 2 parked: a person decides",
+    ]
+    assert "curl" not in "".join(rows)
     triage.fails = [refused("AccessDeniedException")]
     unknown = info.dead_letters(stack)
     assert unknown.open is None
     assert unknown.words().startswith("not known: you may not invoke desk")
     keep(triage, *(letter(n) for n in range(info.COUNTED_MAX + 9)))
     triage.page = 2500
-    assert info.dead_letters(stack).words().startswith("at least 5000 open")
+    assert info.dead_letters(stack).words().startswith("at least 5,000 letters open")

@@ -328,9 +328,9 @@ def test_an_interruption_says_how_far_it_came_and_is_status_130(aws: Aws, replay
     aws.refuses = interrupt
     status, answer, said = replay()
     assert (status, answer) == (130, "")
-    first, second = said.splitlines()
-    assert first.startswith("20 of ")
-    assert second.startswith("interrupted")
+    (line,) = said.splitlines()  # and not that the same command goes on: it begins anew
+    assert line.startswith("20 of ")
+    assert line.endswith("goes on from there")
 
 
 def test_an_entry_that_the_bus_refuses_once_is_heard_once(aws: Aws, replay: Run) -> None:

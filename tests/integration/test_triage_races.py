@@ -21,11 +21,11 @@ from reconcile.settle import Dropped, settle
 from refund.give_back import give_back
 from tests.engine import Aws
 from tests.fakes.dead_letters import BUG, given_up, left, verbatim
-from tests.fakes.memory import START_MS
+from tests.fakes.memory import START_MS, FakeQueue
 from tests.fakes.promises import assert_books_add_up
 from tests.fakes.samples import credit, debit, refund, row_of
 from tests.fakes.scripted import first, scripted
-from triage.act import By, Desk, Outcome, discard, look_again, redrive
+from triage.act import SENDING, By, Desk, Outcome, discard, look_again, redrive
 from triage.keep import Kept, keep
 from triage.reading import read
 from wakala.audit import audit
@@ -36,7 +36,7 @@ from wallet_ledger.aws.letters import DynamoDeadLetters, DynamoSubjects
 from wallet_ledger.aws.refunds import DynamoRefundBooks
 from wallet_ledger.aws.transactions import DynamoAcceptedTransactions
 from wallet_ledger.clock import SystemClock
-from wallet_ledger.domain.letters import Budget, Letter, LetterStatus
+from wallet_ledger.domain.letters import Budget, Letter, LetterStatus, Source
 from wallet_ledger.domain.postings import Entry
 from wallet_ledger.domain.refunds import Refund
 from wallet_ledger.domain.transactions import OfflineTransaction, Reason, Status
@@ -72,7 +72,8 @@ class Place:
             retention_days=0,
         )
         self._subjects = DynamoSubjects(self._client, **both)
-        self.desk = Desk(self.letters, self._subjects, {}, self._clock)
+        self.queue = FakeQueue(self._clock)
+        self.desk = self._desk()
         outputs = {
             "OfflineTxTable": tables.offline_tx,
             "WalletLedgerTable": tables.wallet_ledger,
@@ -90,7 +91,7 @@ class Place:
         one._ledger = scripted(self._ledger, "post", waits)
         one._refunds = scripted(self._refunds, "write", waits)
         one.letters = scripted(scripted(self.letters, "move", waits), "file", waits)
-        one.desk = Desk(one.letters, self._subjects, {}, self._clock)
+        one.desk = one._desk()
         return one
 
     def keep(self, told: Any = LETTER) -> Kept:
@@ -104,13 +105,13 @@ class Place:
             patience=self._patience(),
         )
 
-    def redrive(self) -> Outcome:
+    def redrive(self, letter_id: str = LETTER_ID) -> Outcome:
         """A person at a desk, who asks again where somebody is in the way."""
-        return self._by_hand(partial(redrive, LETTER_ID))
+        return self._by_hand(partial(redrive, letter_id))
 
-    def discard(self) -> Outcome:
+    def discard(self, letter_id: str = LETTER_ID) -> Outcome:
         """Another one, who gives up."""
-        return self._by_hand(partial(discard, LETTER_ID))
+        return self._by_hand(partial(discard, letter_id))
 
     def look(self, letter: Letter) -> Outcome:
         """The clock, with the letter as its list had it."""
@@ -145,9 +146,9 @@ class Place:
         assert row is not None
         return row
 
-    def letter(self) -> Letter:
-        """The letter as of now."""
-        letter = self.letters.find(LETTER_ID)
+    def letter(self, letter_id: str = LETTER_ID) -> Letter:
+        """A letter as of now."""
+        letter = self.letters.find(letter_id)
         assert letter is not None
         return letter
 
@@ -171,6 +172,9 @@ class Place:
         report = audit(self.stack, START_MS // 1000, lambda _: None)
         assert report.violations == []
         return report.held
+
+    def _desk(self) -> Desk:
+        return Desk(self.letters, self._subjects, {Source.TX_QUEUE: self.queue}, self._clock)
 
     def _by_hand(self, act: Callable[[By, Desk], Any]) -> Outcome:
         for _ in range(TRIES_MAX):
@@ -277,6 +281,34 @@ def test_of_a_redrive_a_discard_and_the_clock_at_once_exactly_one_counts(
     balance_minor, entries = place.read()
     debits = [each for each in entries if each.kind == "debit" and is_posted(each)]
     assert (balance_minor, len(debits)) == ((500, 0) if spent == 0 else (400, 1))
+
+
+@rounds
+def test_a_credit_that_two_redrive_while_another_gives_it_up_goes_once_or_is_given_up(
+    aws: Aws, number: int
+) -> None:
+    """C48: no row stands for it, so what is written before the send decides."""
+    place = Place(aws)
+    letter_id = place.keep(left(credit("C-1"))).letter.letter_id
+
+    answers = at_once(
+        place,
+        lambda one: one.redrive(letter_id),
+        lambda one: one.redrive(letter_id),
+        lambda one: one.discard(letter_id),
+    )
+
+    letter = place.letter(letter_id)
+    done = [each.what for each in letter.history if "refused" not in each.what]
+    if letter.status is LetterStatus.DISCARDED:
+        assert answers == [Outcome.ALREADY_TERMINAL] * 2 + [Outcome.DISCARDED]
+        assert (place.queue.messages, done) == ([], ["discarded"])
+    else:
+        assert sorted(map(str, answers[:2])) == [Outcome.ALREADY_REDRIVEN, Outcome.REDRIVEN]
+        assert answers[2] in {Outcome.ON_ITS_WAY, Outcome.ALREADY_REDRIVEN}
+        assert (len(place.queue.messages), done) == (1, [SENDING, "redriven"])
+    spent = place.letters.budget(letter.subject_ref)
+    assert spent == Budget(by_hand=letter.status is LetterStatus.REDRIVEN)
 
 
 def is_posted(entry: Entry) -> bool:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -731,6 +732,28 @@ def test_an_export_that_fails_leaves_no_part_of_it(
     assert [each.read_text("utf-8") for each in tmp_path.iterdir()] == ["before"]
     assert told(*words, "--yes")[0] == 0
     assert (tmp_path / "whole").read_text("utf-8").count("\n") == 2
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_an_export_is_written_into_no_file_that_somebody_has_put_there(
+    triage: TriageDesk, told: Told, tmp_path: Path, link: bool
+) -> None:
+    """Whose it is reads it, whatever its rights become."""
+    keep(triage, letter(1))
+    planted, theirs = tmp_path / f".letters.{os.getpid()}", tmp_path / "theirs"
+    theirs.write_text("theirs", "utf-8")
+    if link:
+        planted.symlink_to(theirs)
+    else:
+        planted.write_text("theirs", "utf-8")
+    words = ("export", "--reveal", "--why", "x", "--out", str(tmp_path / "letters"))
+
+    status, _, problem = told(*words)
+
+    assert (status, problem) == (1, f"error: cannot write {planted}: File exists\n")
+    assert "show" not in [each["action"] for each in triage.asked]
+    assert {each.name for each in tmp_path.iterdir()} == {planted.name, theirs.name}
+    assert planted.read_text("utf-8") == theirs.read_text("utf-8") == "theirs"
 
 
 # --- the desk -------------------------------------------------------------------------------

@@ -411,3 +411,23 @@ def test_what_nobody_can_read_is_kept_word_for_word_for_a_person(triage: Triage,
     assert shown["body"] == body.encode(errors="backslashreplace").decode()
     assert json.loads(shown["record"])["body"] == body
     assert triage.store.rows == {}
+
+
+def test_a_record_whose_ids_no_queue_gives_is_kept_without_them_and_can_be_redriven(
+    triage: Triage,
+) -> None:
+    """Somebody put it into the queue: an item of the table does not hold all that a body may."""
+    told = left(credit("C-2"))
+    envelope = json.loads(told["body"])
+    for name in ("MessageGroupId", "MessageDeduplicationId"):
+        envelope["record"]["attributes"][name] = PHONE * 25_000
+    envelope["record"]["messageId"] = "x" * 300_000
+    told["body"] = json.dumps(envelope)
+
+    letter = triage.keep(told).letter
+
+    assert letter.original == Original(receive_count=10, sent_at_ms=SENT_MS)
+    assert triage.store.records[letter.letter_id] == verbatim(told)
+    assert triage.act("redrive", letter.letter_id) == ["redriven"]
+    [sent] = triage.sent[Source.TX_QUEUE].messages
+    assert (sent.body, sent.group) == (envelope["record"]["body"], letter.subject_ref)

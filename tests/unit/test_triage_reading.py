@@ -230,8 +230,11 @@ def test_a_request_that_did_not_come_by_the_rules_of_the_bus_is_nobodys() -> Non
 def test_what_may_unfreeze_a_wallet_is_told_apart() -> None:
     def asked(detail: object, detail_type: str = "WalletStatusRequested") -> bool:
         event = INBOX_EVENT | {"detail-type": detail_type, "detail": detail}
-        return read(from_inbox(json.dumps(event))).may_unfreeze
+        arrival = read(from_inbox(json.dumps(event)))
+        assert (arrival.fingerprint != others) == arrival.may_unfreeze
+        return arrival.may_unfreeze
 
+    others = read(from_inbox(json.dumps(INBOX_EVENT))).fingerprint
     for detail in ({"status": "active"}, {"status": ["frozen"]}, {}, None, [1]):
         assert asked(detail)
     assert not asked({"status": "frozen"})

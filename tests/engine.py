@@ -62,6 +62,10 @@ class Aws:
         """Empty tables of the template's shape."""
         return Tables(self._table("OfflineTxTable"), self._table("WalletLedgerTable"))
 
+    def dead_letters(self) -> str:
+        """The name of an empty table of letters, of the template's shape."""
+        return self._table("DeadLettersTable")
+
     def queue(self, logical_id: str) -> str:
         """The URL of an empty queue of the template's shape."""
         declared = RESOURCES[logical_id]["Properties"]

@@ -19,7 +19,7 @@ from rich.console import Group, RenderableType
 
 from wakala.output import escape, table
 from wakala.stack import Stack
-from wakala.wallets import find, wallet_items
+from wakala.wallets import UnreadableWallet, find, masked, wallet_items
 from wallet_ledger.aws import items
 from wallet_ledger.domain.ids import AgentId, Currency, EntryId, IdempotencyKey, Phone
 from wallet_ledger.domain.letters import Letter
@@ -101,9 +101,10 @@ NOTHING = GivenBack()
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """One wallet: its balance row, what was read after it, and what is neither.
+    """One wallet: its balance item, what was read after it, and what is neither.
 
-    `totals`: how much of each debit was refunded, as the books keep count.
+    `totals`: how much of each debit was refunded, as the books keep count. `unreadable`: the
+    attribute for which the balance item cannot be read, so that there is no wallet here.
     """
 
     phone: Phone
@@ -111,6 +112,7 @@ class Books:
     entries: Sequence[Entry]
     strange: Sequence[EntryId] = ()
     totals: Mapping[TransactionId, int] = field(default_factory=dict)
+    unreadable: str | None = None
 
     def given_back(self) -> dict[TransactionId, GivenBack]:
         """What went back of each debit that anybody wanted back."""
@@ -204,12 +206,15 @@ class Audit:
     checked: Counter[str] = field(default_factory=Counter)
     violations: list[Violation] = field(default_factory=list)
     held_rows: int = 0
+    unreadable_wallets: int = 0
     held_minor: Counter[Currency] = field(default_factory=Counter)
     moved_minor: Counter[tuple[Currency, str]] = field(default_factory=Counter)
 
     def check_books(self, books: Books) -> None:
-        """P2, P3 and P9 on one wallet."""
+        """P2, P3 and P9 on one wallet; what one holds that cannot be read, nobody can add up."""
         posted = books.posted()
+        counted = books.unreadable is None
+        self.unreadable_wallets += not counted
         self.checked["P2"] += len(posted) + (books.wallet is not None)
         self.checked["P3"] += len(posted)
         self.checked["P4"] += sum(entry.kind == "refund" for entry in books.entries)
@@ -219,7 +224,8 @@ class Audit:
         for entry, _ in posted:
             if entry.kind == "status":
                 continue
-            self.moved_minor[entry.currency, entry.contra or ""] += _signed(entry)
+            if counted:
+                self.moved_minor[entry.currency, entry.contra or ""] += _signed(entry)
             if entry.contra != _contra(entry):
                 self.violations.append(_entry_violation("P9", entry, "another contra account"))
 
@@ -263,8 +269,13 @@ class Audit:
             held = self.held_minor[currency]
             moved = sum(n for (c, _), n in self.moved_minor.items() if c == currency)
             if held != moved:
-                what = f"wallets hold {held} {currency}, and {moved} came in and stayed"
+                what = f"wallets hold {held:,} {currency}, and {moved:,} came in and stayed"
                 self.violations.append(Violation("P9", what))
+        if self.unreadable_wallets:
+            one = self.unreadable_wallets == 1
+            wallets = f"{self.unreadable_wallets:,} wallet{'' if one else 's'}"
+            what = f"{wallets} cannot be read, and {'is' if one else 'are'} not counted"
+            self.violations.append(Violation("P9", what))
         return Report(self.checked, self.violations, self.held_rows)
 
 
@@ -313,7 +324,8 @@ def render(report: Report, *, reveal: bool = False) -> RenderableType:
     for violation in report.violations[:SHOWN_MAX]:
         members = violation.view(reveal=reveal)
         where = " ".join(value for name, value in members.items() if name != "what")
-        lines.append(f"[red]{violation.promise}[/] {escape(where)}: {escape(members['what'])}")
+        subject = f" {escape(where)}" if where else ""
+        lines.append(f"[red]{violation.promise}[/]{subject}: {escape(members['what'])}")
     if len(report.violations) > SHOWN_MAX:
         lines.append(f"… and {len(report.violations) - SHOWN_MAX} more (--json has them all)")
     verdict = "[green]All promises hold.[/]" if report.ok else "[bold red]A promise is broken.[/]"
@@ -321,11 +333,6 @@ def render(report: Report, *, reveal: bool = False) -> RenderableType:
         held = f"{report.held:,} transaction{'' if report.held == 1 else 's'}"
         verdict += f" Triage holds {held}: wakala dead-letters list"
     return Group(*lines, verdict)
-
-
-def masked(phone: str) -> str:
-    """A phone that still tells one from another in a short list, and no more."""
-    return f"{phone[:3]}…{phone[-3:]}"
 
 
 # --- what each promise asks ----------------------------------------------------------------
@@ -351,17 +358,20 @@ def _posted_as_accepted(
 
 def _below_zero(books: Books) -> Iterator[Violation]:
     if books.wallet is not None and books.wallet.balance_minor < 0:
-        what = f"a balance of {books.wallet.balance_minor}"
+        what = f"a balance of {books.wallet.balance_minor:,}"
         yield Violation("P2", what, books.phone, items.BALANCE)
     for entry, posted in books.posted():
         if posted.balance_after_minor < 0:
-            what = f"it left a balance of {posted.balance_after_minor}"
+            what = f"it left a balance of {posted.balance_after_minor:,}"
             yield _entry_violation("P2", entry, what)
 
 
 def _broken_chain(books: Books) -> Iterator[Violation]:
     posted = books.posted()
-    if books.wallet is None:
+    if books.unreadable is not None:
+        what = f"its balance item cannot be read ({books.unreadable})"
+        yield Violation("P3", what, books.phone, items.BALANCE)
+    elif books.wallet is None:
         for entry, _ in posted:
             yield _entry_violation("P3", entry, "posted to a wallet that is not there")
         return
@@ -372,13 +382,14 @@ def _broken_chain(books: Books) -> Iterator[Violation]:
             yield _entry_violation("P3", entry, f"version {outcome.version} where {version} is due")
             return
         if outcome.balance_after_minor != balance_minor:
-            what = f"it says {outcome.balance_after_minor} is left where {balance_minor} is"
+            what = f"it says {outcome.balance_after_minor:,} is left where {balance_minor:,} is"
             yield _entry_violation("P3", entry, what)
             return
-    if (books.wallet.version, books.wallet.balance_minor) != (len(posted), balance_minor):
+    wallet = books.wallet
+    if wallet and (wallet.version, wallet.balance_minor) != (len(posted), balance_minor):
         what = (
-            f"the balance row says {books.wallet.balance_minor} at version {books.wallet.version},"
-            f" its entries {balance_minor} at {len(posted)}"
+            f"the balance item says {wallet.balance_minor:,} at version {wallet.version},"
+            f" its entries {balance_minor:,} at {len(posted)}"
         )
         yield Violation("P3", what, books.phone, items.BALANCE)
 
@@ -403,10 +414,10 @@ def _refunded_at_most(entry: Entry | None, given: GivenBack) -> Iterator[Violati
             yield _entry_violation("P4", refund, f"{refund.refund_id} has a second outcome")
         decided.add(refund.refund_id)
     if debit is not None and given.posted_minor > debit.amount_minor:
-        what = f"{given.posted_minor} refunded of a debit of {debit.amount_minor}"
+        what = f"{given.posted_minor:,} refunded of a debit of {debit.amount_minor:,}"
         yield _entry_violation("P4", debit, what)
     if given.total_minor != given.posted_minor:
-        what = f"the running total says {given.total_minor}, its entries {given.posted_minor}"
+        what = f"the running total says {given.total_minor:,}, its entries {given.posted_minor:,}"
         found = entry or next(iter(given.refunds), None)
         yield _entry_violation("P4", found, what) if found else Violation("P4", what)
 
@@ -417,7 +428,7 @@ def _tells_what_went_back(row: Row, given: GivenBack, *, purges: bool) -> Iterat
     # The row of a key that was purged and sent again was told of no refund of the first use.
     forgotten = purges and asked.refunded_minor is None
     if told_minor != given.posted_minor and not forgotten:
-        what = f"it says that {told_minor} were refunded, its entries {given.posted_minor}"
+        what = f"it says that {told_minor:,} were refunded, its entries {given.posted_minor:,}"
         yield _row_violation("P4", row, what)
     match asked.status:
         case Status.REFUND_REQUESTED:
@@ -429,7 +440,7 @@ def _tells_what_went_back(row: Row, given: GivenBack, *, purges: bool) -> Iterat
         case _:
             agrees = told_minor == 0
     if not agrees:
-        what = f"it is {asked.status} with {told_minor} of {asked.amount_minor} refunded"
+        what = f"it is {asked.status} with {told_minor:,} of {asked.amount_minor:,} refunded"
         yield _row_violation("P4", row, what)
     for refund in given.refunds:
         reused = refund.outcome == Rejected(Reason.KEY_REUSED)
@@ -594,10 +605,11 @@ def _read_books(stack: Stack, phone: Phone) -> Books:
     totals: dict[TransactionId, int] = {}
     strange: list[EntryId] = []
     wallet: Wallet | None = None
+    unreadable: str | None = None
     try:
         wallet = find(stack, phone)  # before the entries: see above
-    except (KeyError, ValueError):
-        strange.append(items.BALANCE)
+    except UnreadableWallet as error:
+        unreadable = error.attribute
     for item in wallet_items(stack, phone):
         try:
             original = _original_of_total(item["txId"]["S"])
@@ -607,7 +619,7 @@ def _read_books(stack: Stack, phone: Phone) -> Books:
                 totals[original] = items.read_refund_total(item)
         except (KeyError, ValueError):
             strange.append(EntryId(item["txId"]["S"]))
-    return Books(phone, wallet, entries, strange, totals)
+    return Books(phone, wallet, entries, strange, totals, unreadable)
 
 
 def _original_of_total(tx_id: str) -> TransactionId | None:

@@ -18,7 +18,18 @@ from botocore.exceptions import (
 )
 from cyclopts import App, CycloptsError, Parameter
 
-from wakala import agents, audit, demo, deploy, info, refunds, transactions, wallets
+from wakala import (
+    agents,
+    audit,
+    dead_letters,
+    demo,
+    deploy,
+    events,
+    info,
+    refunds,
+    transactions,
+    wallets,
+)
 from wakala.options import LOCAL, Amount, Flag, Json, On, StackName
 from wakala.output import (
     Problem,
@@ -49,7 +60,7 @@ agent_app = App(name="agent", help="Enroll agents and get their tokens.")
 wallet_app = App(name="wallet", help="Open, fund, freeze and read wallets.")
 tx_app = App(name="tx", help="Submit, follow and refund transactions as an agent's app does.")
 refund_app = App(name="refund", help="Refund transactions as a back office does, over the bus.")
-for group in (agent_app, wallet_app, tx_app, refund_app):
+for group in (agent_app, wallet_app, tx_app, refund_app, dead_letters.app, events.app):
     app.command(group)
 
 
@@ -141,6 +152,8 @@ def up(
     deploy.up(stack, port, auth=auth)
     deployed = info.describe(open_stack(Where(stack)))
     show(json, deployed.view(), lambda: f"\nWakala is up: {deployed.stack.api_url}")
+    if not json:
+        out.print("", info.posting(deployed.stack), sep="\n", soft_wrap=True)
 
 
 @app.command
@@ -159,7 +172,7 @@ def down(*, json: Json = False) -> None:
 
 @app.command(name="info")
 def show_info(*, on: On = LOCAL, json: Json = False) -> None:
-    """Show the stack's addresses, what lies in its queues, and how to post a transaction.
+    """Show the stack's addresses, what lies in its queues, what is open, and the dead letters.
 
     For example:
 
@@ -588,13 +601,13 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         progress.print("interrupted: the same command again goes on, and nothing counts twice")
         return 130
+    except BrokenPipeError:  # the reader has enough; Python would complain of it once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except Exception as error:  # a row that no function wrote, a bug: one line, and how to see more
         if os.environ.get("WAKALA_DEBUG"):
             raise
         problem(f"unexpected {type(error).__name__}: {error} (WAKALA_DEBUG=1 shows where)")
-    except BrokenPipeError:  # the reader has enough; Python would complain of it once more
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     else:
         return 0
     return 1
@@ -604,7 +617,7 @@ def _aws_problem(error: ClientError | BotoCoreError) -> str:
     if isinstance(error, NoCredentialsError):
         return "no AWS credentials: give --profile, or sign in"
     if isinstance(error, EndpointConnectionError):
-        return f"{error}: is the engine running? (`wakala info`)"
+        return f"{error}: {_where_it_was(str(error))}"
     if not isinstance(error, ClientError):
         return str(error)
     said = error.response["Error"]
@@ -612,6 +625,13 @@ def _aws_problem(error: ClientError | BotoCoreError) -> str:
     if code in ("ExpiredToken", "ExpiredTokenException", "RequestExpired"):
         return "the AWS session has expired: sign in again"
     return f"AWS refuses {error.operation_name}: {code}: {said.get('Message', '')}"
+
+
+def _where_it_was(said: str) -> str:
+    """What to look at, by the address that did not answer."""
+    if ".amazonaws.com" in said:
+        return "is that a Region, and is this machine online?"
+    return "is the engine running? (`wakala info`)"
 
 
 def _minor_units(text: str) -> int:

@@ -12,8 +12,9 @@ from rich.markup import escape as markup_escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-out = Console(highlight=False)
-progress = Console(highlight=False, stderr=True)
+# No emoji: an agent's key such as AG:100:5 is shown as it is.
+out = Console(highlight=False, emoji=False)
+progress = Console(highlight=False, emoji=False, stderr=True)
 
 COLOURS = {
     "active": "green",

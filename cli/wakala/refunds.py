@@ -139,17 +139,16 @@ def settle(stack: Stack, asked: Sequence[Asked], seconds: float = WAIT_SECONDS) 
     What was decided before is not sent. Problem where time runs out: the same call again then
     finds what has become of it meanwhile, and refunds nothing twice.
     """
-    books = _books(stack)
-    told = {n: told for n, each in enumerate(asked) if (told := _told(books, each, new=False))}
+    told = {n: told for n, each in enumerate(asked) if (told := _told(stack, each, new=False))}
     wallets.put(stack, [(REQUESTED, each.detail) for n, each in enumerate(asked) if n not in told])
     deadline = time.monotonic() + seconds
     while len(told) < len(asked):
         if time.monotonic() > deadline:
             missing = next(each for n, each in enumerate(asked) if n not in told)
-            raise Problem(_unanswered(books, missing, seconds))
+            raise Problem(_unanswered(stack, missing, seconds))
         time.sleep(wallets.POLL_SECONDS)
         for n, each in enumerate(asked):
-            if n not in told and (found := _told(books, each, new=True)):
+            if n not in told and (found := _told(stack, each, new=True)):
                 told[n] = found
     return [told[n] for n in range(len(asked))]
 
@@ -167,7 +166,7 @@ def put_events_command(stack: Stack, asked: Asked, profile: str | None) -> str:
 
 def foresee(stack: Stack, refund: Refund, now_ms: int) -> Foreseen:
     """What a request on the bus would come to now."""
-    return _foreseen(refund, _look(_books(stack), refund), now_ms)
+    return _foreseen(refund, _look(stack, refund), now_ms)
 
 
 # --- over HTTP ------------------------------------------------------------------------------
@@ -200,7 +199,7 @@ def foresee_over_http(stack: Stack, wanted: Document, now_ms: int) -> Foreseen:
     if row is None:
         raise Problem(f"NOT_FOUND: {agent_id} has no transaction {key}")
     refund = ask(stack, {**wanted, "phone": f"+{row.phone}"}).refund
-    seen = _look(_books(stack), refund)
+    seen = _look(stack, refund)
     pending = seen.row.refund_request if seen.row else None
     if seen.refund is None and pending is not None:
         return _while_pending(refund, pending.refund_id, pending.amount_minor)
@@ -226,10 +225,10 @@ def why(answer: Answer) -> str:
 # --- what was seen --------------------------------------------------------------------------
 
 
-def _told(books: DynamoRefundBooks, asked: Asked, *, new: bool) -> Told | None:
+def _told(stack: Stack, asked: Asked, *, new: bool) -> Told | None:
     """What has become of a refund, None while it is still to be decided."""
     try:
-        seen = books.see(asked.refund)
+        seen = _see(stack, asked.refund)
     except Unavailable:  # somebody writes there this moment
         return None
     match decide_refund(asked.refund, seen, 0, patient=True):
@@ -316,8 +315,8 @@ def _while_pending(refund: Refund, pending_id: str, pending_minor: int | None) -
     return Foreseen(refund, "nothing", "nothing: this refund is under way already")
 
 
-def _unanswered(books: DynamoRefundBooks, asked: Asked, seconds: float) -> str:
-    now = _foreseen(asked.refund, _look(books, asked.refund), 0)
+def _unanswered(stack: Stack, asked: Asked, seconds: float) -> str:
+    now = _foreseen(asked.refund, _look(stack, asked.refund), 0)
     name = f"{asked.refund.refund_id} of {asked.refund.idempotency_key}"
     return (
         f"no answer in {seconds:.0f} s to the refund {name} ({now.words}): look at `wakala info`,"
@@ -325,22 +324,28 @@ def _unanswered(books: DynamoRefundBooks, asked: Asked, seconds: float) -> str:
     )
 
 
-def _books(stack: Stack) -> DynamoRefundBooks:
-    return DynamoRefundBooks(
+def _look(stack: Stack, refund: Refund) -> Seen:
+    for _ in range(LOOKS_MAX):
+        try:
+            return _see(stack, refund)
+        except Unavailable:
+            time.sleep(wallets.POLL_SECONDS)
+    raise Problem("the tables do not answer: try again in a moment")
+
+
+def _see(stack: Stack, refund: Refund) -> Seen:
+    """Everything that counts, as of one moment. UnreadableWallet where the wallet is odd."""
+    books = DynamoRefundBooks(
         stack.dynamodb,
         ledger_table=stack.output("WalletLedgerTable"),
         offline_tx_table=stack.output("OfflineTxTable"),
         retention_days=0,  # of no account: nothing is written here
     )
-
-
-def _look(books: DynamoRefundBooks, refund: Refund) -> Seen:
-    for _ in range(LOOKS_MAX):
-        try:
-            return books.see(refund)
-        except Unavailable:
-            time.sleep(wallets.POLL_SECONDS)
-    raise Problem("the tables do not answer: try again in a moment")
+    try:
+        return books.see(refund)
+    except (KeyError, ValueError):
+        wallets.find(stack, refund.phone)  # says it where it is the balance item
+        raise
 
 
 def _entry(refund: Refund, seen: Seen) -> Entry:

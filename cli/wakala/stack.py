@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from mypy_boto3_cognito_idp import CognitoIdentityProviderClient
     from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_events import EventBridgeClient
+    from mypy_boto3_lambda import LambdaClient
     from mypy_boto3_sqs import SQSClient
+    from mypy_boto3_sts import STSClient
 
 DEFAULT_STACK = "wakala"
 
@@ -31,6 +33,9 @@ CONFIG = Config(
     # On AWS, an AWS_ENDPOINT_URL that was meant for a local engine must not divert a command.
     ignore_configured_endpoint_urls=True,  # type: ignore[call-arg]  # the stubs lack it
 )
+# A function that is waited for says itself when its time is over: after 50 s at the latest. Until
+# then the connection is silent, and whatever lies between might forget it.
+FUNCTIONS_CONFIG = CONFIG.merge(Config(read_timeout=60, tcp_keepalive=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +122,22 @@ class Stack:
         return cast("SQSClient", self._client("sqs"))
 
     @cached_property
+    def functions(self) -> "LambdaClient":
+        """The functions' client. It may invoke twice: only for what may run twice."""
+        return cast("LambdaClient", self._client("lambda", FUNCTIONS_CONFIG))
+
+    @cached_property
+    def sts(self) -> "STSClient":
+        """The client that knows who the caller is."""
+        return cast("STSClient", self._client("sts"))
+
+    @cached_property
     def cloudformation(self) -> "CloudFormationClient":
         """CloudFormation's client."""
         return cast("CloudFormationClient", self._client("cloudformation"))
 
-    def _client(self, service: str) -> object:
-        return self.session.client(service, config=CONFIG)
+    def _client(self, service: str, config: Config = CONFIG) -> object:
+        return self.session.client(service, config=config)
 
 
 def local_endpoint_url() -> str:

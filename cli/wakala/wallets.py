@@ -16,12 +16,31 @@ from wallet_ledger.domain.ids import Currency, EntryId, Phone
 from wallet_ledger.domain.postings import Entry
 from wallet_ledger.domain.refunds import Refund
 from wallet_ledger.domain.transactions import Reason
-from wallet_ledger.domain.wallets import Movement, Posted, Rejected, Wallet
+from wallet_ledger.domain.wallets import Movement, Posted, Rejected, Wallet, WalletStatus
 
 SOURCE = "cli"
 WAIT_SECONDS = 30.0
 POLL_SECONDS = 0.1
 PUT_EVENTS_MAX = 10
+
+_BALANCE_WRITTEN: Mapping[str, Mapping[str, str]] = {
+    "balanceMinor": {"N": "0"},
+    "currency": {"S": "XXX"},
+    "version": {"N": "1"},
+    "status": {"S": WalletStatus.ACTIVE},
+}
+"""The attributes of a balance item beside its key, each with a value that can be read."""
+
+
+class UnreadableWallet(Problem):
+    """The balance item of a wallet is none that our code writes; `attribute` is what is wrong."""
+
+    def __init__(self, phone: Phone, attribute: str) -> None:
+        super().__init__(
+            f"the balance item of {masked(phone)} is none that our code writes (its {attribute}):"
+            " nothing is written to it meanwhile, see docs/runbook.md#the-books-look-wrong"
+        )
+        self.attribute = attribute
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +128,14 @@ def show(stack: Stack, phone: str) -> Wallet:
 
 
 def find(stack: Stack, phone: Phone) -> Wallet | None:
-    """The wallet as of now, None for a phone without one."""
+    """The wallet as of now, None for a phone without one. UnreadableWallet where it is odd."""
     item = _item(stack, phone, items.BALANCE)
-    return items.read_wallet(item) if item else None
+    if item is None:
+        return None
+    try:
+        return items.read_wallet(item)
+    except (KeyError, ValueError) as error:
+        raise UnreadableWallet(phone, _unreadable_attribute(item)) from error
 
 
 def statement(stack: Stack, phone: str) -> list[Entry]:
@@ -193,6 +217,11 @@ def rfc3339(at_ms: int) -> str:
     """A moment in UTC, to the millisecond."""
     moment = datetime.fromtimestamp(at_ms / 1000, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def masked(phone: str) -> str:
+    """A phone that still tells one from another in a short list, and no more."""
+    return f"{phone[:3]}…{phone[-3:]}"
 
 
 def parse_phone(stack: Stack, text: str) -> Phone:
@@ -282,6 +311,17 @@ def _business_id(request: Requested) -> str:
 
 def _no_wallet(phone: Phone) -> Problem:
     return Problem(f"no wallet for +{phone}: open it with `wakala wallet open +{phone}`")
+
+
+def _unreadable_attribute(item: Mapping[str, Any]) -> str:
+    """The first attribute for which a balance item cannot be read, though all others be sound."""
+    for name in _BALANCE_WRITTEN:
+        others = {each: value for each, value in _BALANCE_WRITTEN.items() if each != name}
+        try:
+            items.read_wallet({**item, **others})
+        except (KeyError, ValueError):
+            return name
+    return "key"
 
 
 def _version(entry: Entry) -> int:

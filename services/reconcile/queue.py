@@ -47,7 +47,7 @@ def _report(movement: Movement, settlement: Settlement, clock: Clock) -> None:
             count("DuplicatesSuppressed")
             logger.info("dropped", extra=_name(movement))
         case Unfinished(codes):
-            logger.warning("given back", extra=_name(movement) | {"codes": codes})
+            logger.warning("unfinished", extra=_name(movement) | {"codes": codes})
         case Violation(codes, _):
             count("InvariantViolations")
             logger.critical("invariant violated", extra=_name(movement) | {"codes": codes})

@@ -60,7 +60,7 @@ def _report(received: Received, result: Result) -> None:
             count("RefundsCompleted" if new else "DuplicatesSuppressed")
             logger.info("cancelled", extra=named | {"new": new})
         case Unfinished(codes):
-            logger.warning("given back", extra=named | {"codes": codes})
+            logger.warning("unfinished", extra=named | {"codes": codes})
         case Violation(codes, _):
             count("InvariantViolations")
             logger.critical("invariant violated", extra=named | {"codes": codes})

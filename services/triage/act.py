@@ -11,6 +11,7 @@ from wallet_ledger.domain.ids import digest
 from wallet_ledger.domain.letters import (
     AUTOMATIC_AFTER_MS,
     BY_HAND_MAX,
+    LOOK_AGAIN_MS,
     Action,
     Arrival,
     Budget,
@@ -18,6 +19,7 @@ from wallet_ledger.domain.letters import (
     LetterStatus,
     Source,
     Standing,
+    diagnose,
     discarded,
     looked_at,
     moved,
@@ -38,8 +40,12 @@ from wallet_ledger.ports import (
 TRIAGE = "triage"
 """Who acts where no person does."""
 
-HISTORY_MAX = 500
-"""Lines of one letter's history that looking and trying may fill; an item holds 400 KB."""
+HISTORY_MAX = 100
+"""Lines of one letter's history that looking and trying may fill: 132 KB at most of the 400 of an
+item, of which actions need the rest."""
+
+SENDING = "sending"
+"""What a history says before a message is sent, so that nobody gives up what may be on its way."""
 
 
 class Outcome(StrEnum):
@@ -52,6 +58,7 @@ class Outcome(StrEnum):
     ALREADY_REDRIVEN = "already_redriven"
     ALREADY_TERMINAL = "already_terminal"
     CAPPED = "capped"
+    ON_ITS_WAY = "on_its_way"
     NOT_REDRIVABLE = "not_redrivable"
     UNKNOWN = "unknown"
     CONTENDED = "contended"
@@ -100,20 +107,30 @@ class _Case:
     seen: Seen
 
     @property
+    def is_debit(self) -> bool:
+        """Whether a row stands for its subject."""
+        return isinstance(self.arrival.subject, Debit)
+
+    @property
+    def meaning(self) -> str:
+        """What it is by now, which may be something else than when it was kept."""
+        return diagnose(self.letter.failure, self.seen.standing, Budget()).meaning
+
+    @property
     def held_row(self) -> OfflineTransaction | None:
         """The row that this letter holds."""
         row = self.seen.row
-        mine = self.seen.standing is Standing.HELD and row is not None
-        return row if mine and row is not None and row.held_by == self.letter.letter_id else None
+        if row is None or self.seen.standing is not Standing.HELD:
+            return None
+        return row if row.held_by == self.letter.letter_id else None
 
     @property
     def is_over(self) -> bool:
         """Whether nothing is left to do: decided, or somebody else stands for it."""
         if self.seen.standing is Standing.HELD:
             return self.held_row is None
-        is_debit = isinstance(self.arrival.subject, Debit)
-        over = {Standing.DECIDED, Standing.NEWER_ATTEMPT} | ({Standing.OPEN} if is_debit else set())
-        return self.seen.standing in over
+        over = {Standing.DECIDED, Standing.NEWER_ATTEMPT}
+        return self.seen.standing in over or (self.is_debit and self.seen.standing is Standing.OPEN)
 
 
 def redrive(letter_id: str, by: By, desk: Desk) -> Result:
@@ -130,7 +147,7 @@ def look_again(letter: Letter, desk: Desk) -> Result:
     """What the clock does with an open letter whose time has come."""
     by = By(TRIAGE, "its time has come")
     if letter.status is LetterStatus.WAITING:
-        return redrive(letter.letter_id, by, desk)
+        return _try_again(letter, by, desk)
     case = _case(letter, desk)
     if case is not None and case.is_over:
         return _close(case.letter, by, desk)
@@ -138,10 +155,25 @@ def look_again(letter: Letter, desk: Desk) -> Result:
     return Result(Outcome.UNCHANGED if later else Outcome.CONTENDED)
 
 
+def _try_again(letter: Letter, by: By, desk: Desk) -> Result:
+    """What the clock cannot redrive it would try for ever: after an hour, a person looks."""
+    late = desk.clock.now_ms() - (letter.due_at_ms or 0) > LOOK_AGAIN_MS[0]
+    try:
+        result = redrive(letter.letter_id, by, desk)
+    except Exception as error:
+        if not late:
+            raise
+        result = Result(Outcome.CONTENDED, type(error).__name__)
+    in_vain = result.outcome is Outcome.CONTENDED and late
+    if in_vain or result.outcome is Outcome.NOT_REDRIVABLE:
+        current = desk.letters.find(letter.letter_id)
+        if current is not None and current.status is LetterStatus.WAITING:
+            return _park(current, by, desk, result.note)
+    return result
+
+
 def reveal(letter: Letter, by: By, desk: Desk) -> bool:
     """Write down that a person sees a letter unmasked; False: it changed meanwhile, ask again."""
-    if len(letter.history) >= HISTORY_MAX:
-        return False
     return desk.letters.move(letter, moved(letter, letter.status, _action(by, "revealed", desk)))
 
 
@@ -171,35 +203,50 @@ def _case(letter: Letter, desk: Desk) -> _Case | None:
     if record is None:
         return None
     arrival = read(json.loads(record))
-    return _Case(letter, arrival, see(arrival.subject, desk.subjects))
+    return _Case(letter, arrival, see(arrival, desk.subjects))
 
 
 def _redrive(case: _Case, by: By, desk: Desk) -> Result:
     letter, row = case.letter, case.held_row
-    is_debit = isinstance(case.arrival.subject, Debit)
-    if not letter.source.takes_again or case.seen.standing is Standing.UNREADABLE:
-        return Result(Outcome.NOT_REDRIVABLE, letter.meaning)
-    if is_debit and row is None:
-        return Result(Outcome.NOT_REDRIVABLE, letter.meaning)
+    unreadable = case.seen.standing is Standing.UNREADABLE
+    if not letter.source.takes_again or unreadable or (case.is_debit and row is None):
+        return Result(Outcome.NOT_REDRIVABLE, case.meaning)
     budget = desk.letters.budget(letter.subject_ref)
     if by.automatic and budget.automatic >= len(AUTOMATIC_AFTER_MS):
-        return _park(letter, by, desk)
+        return _park(letter, by, desk, "its automatic redrives are used up")
     if not by.automatic and budget.by_hand >= BY_HAND_MAX and not by.force:
         return Result(Outcome.CAPPED, f"{budget.by_hand} redrives by hand already")
     if by.dry_run:
         return Result(Outcome.REDRIVEN)
-    now_ms = desk.clock.now_ms()
-    if row is None and not _send_again(case, budget, desk):
-        return Result(Outcome.CONTENDED, "its queue did not take it")
     # What was sent and not written down is sent again: within five minutes its queue knows it by
     # its dedup id, and after that its consumer by its business id.
     spent = Budget(automatic=1) if by.automatic else Budget(by_hand=1)
-    after = moved(letter, LetterStatus.REDRIVEN, _action(by, "redriven", desk))
-    move = None if row is None else RowMove(row, released(row, now_ms))
-    return _written(desk.letters.move(letter, after, move, spent), Outcome.REDRIVEN)
+    if row is not None:
+        released_row = RowMove(row, released(row, desk.clock.now_ms()))
+        after = moved(letter, LetterStatus.REDRIVEN, _action(by, "redriven", desk))
+        return _written(desk.letters.move(letter, after, released_row, spent), Outcome.REDRIVEN)
+    sending = letter
+    if not _is_on_its_way(letter):
+        sending = moved(letter, letter.status, _action(by, SENDING, desk))
+        if not desk.letters.move(letter, sending):
+            return _written(False, Outcome.REDRIVEN)
+    if not _send_again(case, desk):
+        return Result(Outcome.CONTENDED, "its queue did not take it")
+    after = moved(sending, LetterStatus.REDRIVEN, _action(by, "redriven", desk))
+    return _written(desk.letters.move(sending, after, None, spent), Outcome.REDRIVEN)
+
+
+def _is_on_its_way(letter: Letter) -> bool:
+    """Whether a redrive was begun and its end was not written down: it may have been sent."""
+    return any(each.what == SENDING for each in letter.history)
 
 
 def _discard(case: _Case, by: By, desk: Desk) -> Result:
+    if case.is_debit and case.seen.standing is Standing.UNREADABLE:
+        # Its row may be held all the same, and nobody would look at it again.
+        return Result(Outcome.NOT_REDRIVABLE, case.meaning)
+    if _is_on_its_way(case.letter):
+        return Result(Outcome.ON_ITS_WAY, "a redrive may have sent it: redrive it, it goes once")
     if by.dry_run:
         return Result(Outcome.DISCARDED)
     row = case.held_row
@@ -208,15 +255,14 @@ def _discard(case: _Case, by: By, desk: Desk) -> Result:
     return _written(desk.letters.move(case.letter, after, move), Outcome.DISCARDED)
 
 
-def _send_again(case: _Case, budget: Budget, desk: Desk) -> bool:
-    """To its own queue, in its own group; a fresh dedup id for each redrive of its subject."""
-    number = budget.automatic + budget.by_hand
+def _send_again(case: _Case, desk: Desk) -> bool:
+    """To its own queue, in its own group; under an id of the letter's, which is redriven once."""
     message = OutgoingMessage(case.arrival.body)
     if case.letter.source is not Source.INBOX:
         message = replace(
             message,
             group=case.letter.original.group or case.letter.subject_ref,
-            dedup_id=digest("redrive", case.letter.letter_id, number),
+            dedup_id=digest("redrive", case.letter.letter_id),
         )
     return not desk.queues[case.letter.source].send([message])
 
@@ -229,8 +275,7 @@ def _close(letter: Letter, by: By, desk: Desk) -> Result:
     return _written(desk.letters.move(letter, after), Outcome.CLOSED, note)
 
 
-def _park(letter: Letter, by: By, desk: Desk) -> Result:
-    note = "its automatic redrives are used up"
+def _park(letter: Letter, by: By, desk: Desk, note: str) -> Result:
     after = moved(letter, LetterStatus.PARKED, _action(replace(by, why=note), "parked", desk))
     return _written(desk.letters.move(letter, after), Outcome.PARKED, note)
 

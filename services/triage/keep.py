@@ -8,7 +8,6 @@ from wallet_ledger.domain.letters import (
     Budget,
     Letter,
     Standing,
-    Subject,
     Verdict,
     debit_standing,
     diagnose,
@@ -50,7 +49,7 @@ def keep(
 ) -> Kept:
     """Keep an arrival with its verbatim record. Raises `Unavailable`: it stays in its queue."""
     while True:
-        seen = see(arrival.subject, subjects)
+        seen = see(arrival, subjects)
         budget = Budget()
         diagnosis = diagnose(arrival.failure, seen.standing, budget)
         if diagnosis.verdict is Verdict.AUTO_REDRIVE:  # nothing else depends on the budget
@@ -68,22 +67,32 @@ def keep(
             raise Unavailable("Moved")
 
 
-def see(subject: Subject | None, subjects: Subjects) -> Seen:
-    """What the tables say of a subject now; what no table knows is open."""
+def see(arrival: Arrival, subjects: Subjects) -> Seen:
+    """What the tables say of a letter's subject now; what no table knows is open."""
+    subject = arrival.subject
     try:
         match subject:
             case None:
-                return Seen(Standing.OPEN)
+                done = False
             case Debit():
-                row = subjects.row(subject)
-                return Seen(debit_standing(subject, row, decided=subjects.decided(subject)), row)
+                return _see_debit(subject, subjects)
             case Refund():
                 done = _is_decided(subject, subjects)
             case _:
                 done = subjects.decided(subject)
-        return Seen(Standing.DECIDED if done else Standing.OPEN)
     except (LookupError, ValueError):  # an item that somebody edited: it is for a person
         return Seen(Standing.UNREADABLE)
+    if done:
+        return Seen(Standing.DECIDED)
+    return Seen(Standing.UNFREEZES if arrival.may_unfreeze else Standing.OPEN)
+
+
+def _see_debit(debit: Debit, subjects: Subjects) -> Seen:
+    row = subjects.row(debit)
+    standing = debit_standing(debit, row, decided=False)
+    if standing is not Standing.DECIDED and subjects.decided(debit):
+        standing = Standing.DECIDED
+    return Seen(standing, row)
 
 
 def _is_decided(refund: Refund, subjects: Subjects) -> bool:

@@ -21,17 +21,33 @@ def handle_batch(records: Sequence[Record], keep: Keep) -> dict[str, list[dict[s
         try:
             _report(keep(read(record), _verbatim(record)))
         except Unavailable as error:
-            logger.warning("letter not kept", extra={"code": error.code})
+            logger.warning("letter not kept", extra=_named(record) | {"code": error.code})
             again.append(record["messageId"])
         except Exception as error:  # one letter's trouble must not keep nine others in their queue
-            log_failure("letter not kept", error)
+            log_failure("letter not kept", error, **_named(record))
             again.append(record["messageId"])
+    if again:
+        count("LettersLeft", len(again))
     return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in again]}
 
 
+def _named(record: Record) -> dict[str, str]:
+    queue = str(record["eventSourceARN"]).rpartition(":")[2]
+    return {"queue": queue, "messageId": str(record["messageId"])}
+
+
 def _verbatim(record: Record) -> str:
-    """All of the record but the handle, which is of no use to anybody later."""
-    return json.dumps({name: record[name] for name in record if name != "receiptHandle"})
+    """All of the record but the handle, which is of no use to anybody later.
+
+    Unescaped where UTF-8 can spell it: escaped, 1 MiB may be three, near what a transaction takes.
+    """
+    kept = {name: record[name] for name in record if name != "receiptHandle"}
+    text = json.dumps(kept, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half a surrogate pair
+        return json.dumps(kept)
+    return text
 
 
 def _report(kept: Kept) -> None:

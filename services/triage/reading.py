@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from triage.preview import printable
 from wallet_ledger import strict_json
-from wallet_ledger.domain.ids import digest
+from wallet_ledger.domain.ids import AgentId, IdempotencyKey, digest, is_id
 from wallet_ledger.domain.letters import Arrival, Failure, Original, Source, Subject
 from wallet_ledger.domain.transactions import Reason
+from wallet_ledger.domain.wallets import StatusChange, WalletStatus
 from wallet_ledger.errors import InvalidMessage
-from wallet_ledger.messages import MESSAGE_VERSION, read_movement, read_refund
+from wallet_ledger.messages import EVENT_SOURCE, MESSAGE_VERSION, read_movement, read_refund
 
 WHY_LENGTH_MAX = 200
 PLACE_LENGTH_MAX = 100
@@ -18,6 +20,7 @@ PLACE_LENGTH_MAX = 100
 type Record = Mapping[str, Any]
 
 _ENVELOPES = {"unfinished": Failure.UNFINISHED, "violated": Failure.VIOLATED}
+_WALLET_REQUESTS = frozenset({"WalletCreditRequested", "WalletStatusRequested"})
 _CONSUMED = {"TxDLQ.fifo": Source.TX_QUEUE, "RefundDLQ.fifo": Source.REFUND_QUEUE}
 
 
@@ -42,7 +45,11 @@ def _refused(record: Record) -> Arrival:
     reason = detail.get("reason")
     if reason not in tuple(Reason):
         return _unrecognised(record)
-    return _arrival(Source.FAILED_TX_QUEUE, Failure.REFUSED, record, why=str(reason))
+    arrival = _arrival(Source.FAILED_TX_QUEUE, Failure.REFUSED, record, why=str(reason))
+    agent_id, key = detail.get("agentId"), detail.get("idempotencyKey")
+    if isinstance(agent_id, str) and is_id(agent_id) and isinstance(key, str) and is_id(key):
+        return replace(arrival, refused=(AgentId(agent_id), IdempotencyKey(key)))
+    return arrival
 
 
 def _undeliverable(record: Record) -> Arrival:
@@ -56,6 +63,9 @@ def _undeliverable(record: Record) -> Arrival:
         return _failed_run(body, record)
     if isinstance(body.get("detail-type"), str) and isinstance(body.get("source"), str):
         return _event(body, record)
+    if _attribute(record, "RULE_ARN") is not None:  # a schedule whose runs get an input of ours
+        code = _attribute(record, "ERROR_CODE")
+        return _arrival(Source.SCHEDULE, Failure.MISSED_RUN, record, why=code or "")
     return _unrecognised(record)
 
 
@@ -77,8 +87,28 @@ def _event(event: Mapping[str, Any], record: Record) -> Arrival:
     code = _attribute(record, "ERROR_CODE")
     if event["source"] == "aws.events":
         return _arrival(Source.SCHEDULE, Failure.MISSED_RUN, record, why=code or "")
-    failure = Failure.UNEXPLAINED if code is None else Failure.UNDELIVERED
-    return _given_up(Source.INBOX, record, failure, code or "")
+    # Redriven, it goes to the Inbox past the rules. So it must have been there, or on its way by a
+    # rule; and what no rule lets through, a wallet request of our own, is nobody's.
+    on_its_way = code is not None and _attribute(record, "RULE_ARN") is not None
+    funds = event["source"] == EVENT_SOURCE and event["detail-type"] in _WALLET_REQUESTS
+    if funds or not (on_its_way or _given_up_by(record, "Inbox")):
+        return _unrecognised(record)
+    failure = Failure.UNDELIVERED if on_its_way else Failure.UNEXPLAINED
+    arrival = _given_up(Source.INBOX, record, failure, code or "")
+    return replace(arrival, may_unfreeze=_may_unfreeze(event))
+
+
+def _may_unfreeze(event: Mapping[str, Any]) -> bool:
+    detail = event.get("detail")
+    freezes = isinstance(detail, dict) and detail.get("status") == WalletStatus.FROZEN
+    return event["detail-type"] == "WalletStatusRequested" and not freezes
+
+
+def _given_up_by(record: Record, queue: str) -> bool:
+    """Whether a redrive policy of ours has moved it here: SQS says so, and no sender can."""
+    attributes = record.get("attributes")
+    source = attributes.get("DeadLetterQueueSourceArn") if isinstance(attributes, dict) else None
+    return isinstance(source, str) and source.endswith(f"-{queue}")
 
 
 def _failed_run(told: Mapping[str, Any], record: Record) -> Arrival:
@@ -133,11 +163,12 @@ def _arrival(
         letter_id="",
         source=source,
         failure=failure,
-        why=why[:WHY_LENGTH_MAX],
-        place=place[:PLACE_LENGTH_MAX],
+        why=printable(why)[:WHY_LENGTH_MAX],
+        place=printable(place)[:PLACE_LENGTH_MAX],
         original=_original(record),
         body=str(record["body"]),
         subject=subject,
+        may_unfreeze=isinstance(subject, StatusChange) and subject.status is WalletStatus.ACTIVE,
     )
 
 
@@ -175,7 +206,9 @@ def _attribute(record: Record, name: str) -> str | None:
 
 
 def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None
+    """An id or a code of AWS; what is longer than any of them is none."""
+    known = isinstance(value, str) and len(value) <= 256 and value.isprintable()
+    return str(value) if known else None
 
 
 def _number(value: object) -> int | None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from triage.preview import masked_phone, without_digits
+from triage.preview import masked_phone, shown, without_digits
 from triage.reading import read
 from wallet_ledger import strict_json
 from wallet_ledger.domain.ids import transaction_ref
@@ -41,8 +41,9 @@ class Filter:
 
 def summary(letter: Letter) -> dict[str, Any]:
     """A letter in a list. Times in ms."""
-    known = letter.agent_id is not None and letter.idempotency_key is not None
-    ref = transaction_ref(letter.agent_id, letter.idempotency_key) if known else None  # type: ignore[arg-type]
+    ref = None
+    if letter.agent_id is not None and letter.idempotency_key is not None:
+        ref = transaction_ref(letter.agent_id, letter.idempotency_key)
     members = {
         "letterId": letter.letter_id,
         "fingerprint": letter.fingerprint,
@@ -56,7 +57,7 @@ def summary(letter: Letter) -> dict[str, Any]:
         "meaning": letter.meaning,
         "preview": letter.preview,
         "lane": letter.lane,
-        "agentId": letter.agent_id,
+        "agentId": None if letter.agent_id is None else shown(letter.agent_id),
         "transaction": ref,
         "attempt": letter.attempt,
         "arrivedAt": letter.arrived_at_ms,
@@ -89,10 +90,10 @@ def whole(letter: Letter, budget: Budget) -> dict[str, Any]:
 
 
 def revealed(letter: Letter, record: str) -> dict[str, Any]:
-    """What `whole` masks."""
+    """What `whole` masks; half a surrogate pair in `body` is spelt out."""
     return {
         "record": record,
-        "body": read(strict_json.read(record)).body,
+        "body": read(strict_json.read(record)).body.encode(errors="backslashreplace").decode(),
         "group": letter.original.group,
         "dedupId": letter.original.dedup_id,
         "idempotencyKey": letter.idempotency_key,

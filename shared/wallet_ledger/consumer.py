@@ -61,6 +61,7 @@ class Consumer[Item, Result]:
                 if receives(record) < self.receives_max:
                     left.append(record)
                 else:
+                    logger.warning("put aside", extra={"messageId": record["messageId"]})
                     last.append((record, put_aside(self.source, result, record)))
             rests += _rests(left)
             again += left

@@ -4,7 +4,7 @@ Every port has a fake that keeps the same promises (`tests/contract/` runs one s
 All of them raise `Unavailable` for a passing cause, and nothing else that a caller should catch.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -61,7 +61,7 @@ class OpenTransactions(Protocol):
         """Raise the row's attempt if it is still queued at `row.attempt`; whether it was."""
 
     def expire(self, row: OpenRow, now_ms: int) -> bool:
-        """Move the row to expired if it is still queued; whether it was."""
+        """Move the row to expired if it is queued still, and due when it was seen to be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,24 +109,26 @@ class DeadLetters(Protocol):
 class LetterPage:
     """A part of a list. Open letters come by the time of their next look, all by their arrival.
 
-    `after` is where the part before ended, as `Letters.ended` said. Times in ms, inclusive; they
-    bound the arrival, and only where `open_only` is false.
+    `after` is where the part before ended, as `Letters.ended` said: the time that orders the index,
+    in ms, and the letter's id. The other times, in ms, inclusive, bound the arrival, and only where
+    `open_only` is false; `after` must be within them.
     """
 
     shard: int
     open_only: bool
     limit: int
-    after: Mapping[str, str | int] | None = None
+    after: tuple[int, str] | None = None
     arrived_from_ms: int = 0
     arrived_until_ms: int = 10**14
 
 
 @dataclass(frozen=True, slots=True)
 class Letters:
-    """Letters, and where to go on; None at the end."""
+    """Letters, and where to go on, None at the end; `unreadable`: ids of what is none to us."""
 
     letters: Sequence[Letter]
-    ended: Mapping[str, str | int] | None
+    ended: tuple[int, str] | None
+    unreadable: tuple[str, ...] = ()
 
 
 class Subjects(Protocol):

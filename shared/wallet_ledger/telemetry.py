@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from pathlib import PurePath
 from threading import Lock
-from traceback import extract_tb
+from traceback import extract_tb, walk_tb
 from typing import Any
 
 from aws_lambda_powertools import Logger, Metrics
@@ -19,6 +19,9 @@ logger = Logger(log_uncaught_exceptions=False)
 
 metrics = Metrics()
 """CloudWatch EMF: metrics are log lines, flushed once at the end of an invocation."""
+
+PACKAGES = frozenset({"ingest", "reconcile", "refund", "relay", "triage", "wallet_ledger"})
+"""Whose code is ours."""
 
 _dimensions = {"stage": os.environ.get("STAGE", "none")}
 metrics.set_default_dimensions(**_dimensions)
@@ -41,17 +44,26 @@ def count_by(name: str, dimension: str, value: str, number: float = 1) -> None:
         metric.add_dimension(name=dimension, value=value)
 
 
-def log_failure(message: str, error: Exception) -> None:
-    """Log an error that nobody expected: its class and where it went through, never its text."""
+def log_failure(message: str, error: Exception, **named: str) -> None:
+    """Log an error that nobody expected: its class and where it went through, never its text.
+
+    `named` says what it was about, by ids that are nobody's.
+    """
     places = [f"{f.filename}:{f.lineno} {f.name}" for f in extract_tb(error.__traceback__)]
-    logger.critical(message, extra={"errorType": type(error).__name__, "places": places})
+    logger.critical(message, extra={**named, "errorType": type(error).__name__, "places": places})
 
 
 def place_of(error: Exception) -> str:
-    """Where an error was raised, as `file.py function`; without the line, which every deployment
-    moves, so that letters of one bug stay one group."""
-    frames = extract_tb(error.__traceback__)
-    return f"{PurePath(frames[-1].filename).name} {frames[-1].name}" if frames else ""
+    """Where in our own code an error came up, as `file.py function`; empty where nowhere in it.
+
+    Not where a library raised it, which many errors share, and without the line, which every
+    deployment moves: letters of one bug are one group, and those of two bugs are two.
+    """
+    place = ""
+    for frame, _ in walk_tb(error.__traceback__):
+        if str(frame.f_globals.get("__name__")).partition(".")[0] in PACKAGES:
+            place = f"{PurePath(frame.f_code.co_filename).name} {frame.f_code.co_name}"
+    return place
 
 
 class HandlerFailed(Exception):

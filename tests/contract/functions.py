@@ -22,6 +22,8 @@ HANDLERS = {
     "sweep": "relay.sweep_handler",
     "reconcile": "reconcile.handler",
     "refund": "refund.handler",
+    "triage": "triage.handler",
+    "triage-desk": "triage.desk_handler",
 }
 
 type Handler = Callable[[dict[str, Any], Any], Any]
@@ -33,6 +35,7 @@ class Functions:
 
     aws: Aws
     tables: Tables
+    letters_table: str
     queues: Mapping[str, str]
     bus: str
     heard: str
@@ -50,14 +53,16 @@ class Functions:
 
 def wire_up(aws: Aws) -> Functions:
     """Import each handler afresh with the environment that the template gives it."""
-    tables = aws.tables()
+    tables, letters_table = aws.tables(), aws.dead_letters()
     names = ("TxQueue", "RefundQueue", "FailedTxQueue", "DeliveryFailuresQueue", "InboxQueue")
     queues = {name: aws.queue(name) for name in names}
-    functions = Functions(aws, tables, queues, aws.bus(), queues["InboxQueue"])
+    functions = Functions(aws, tables, letters_table, queues, aws.bus(), queues["InboxQueue"])
     _listen(functions)
     environment = {
         "OFFLINE_TX_TABLE": tables.offline_tx,
         "WALLET_LEDGER_TABLE": tables.wallet_ledger,
+        "DEAD_LETTERS_TABLE": letters_table,
+        "INBOX_QUEUE_URL": queues["InboxQueue"],
         "TX_QUEUE_URL": queues["TxQueue"],
         "REFUND_QUEUE_URL": queues["RefundQueue"],
         "FAILED_TX_QUEUE_URL": queues["FailedTxQueue"],
@@ -67,9 +72,11 @@ def wire_up(aws: Aws) -> Functions:
         "DEFAULT_REGION": "KE",
         "OPEN_DAYS": "7",
         "RETENTION_DAYS": "0",
+        "LETTER_RETENTION_DAYS": "30",
         "SWEEP_BACKLOG_MAX": "1000",
         "SWEEP_ROWS_MAX": "500",
         "LATENCY_BUDGET_MS": "20",
+        "RECEIVES_MAX": "10",
     }
     with aws.reached(**environment):
         for name, module in HANDLERS.items():

@@ -1,19 +1,23 @@
 """Where the promises of the ports are asked for: in memory, and on an engine's tables."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 from tests.engine import Aws
 from tests.fakes.memory import (
     FakeAcceptedTransactions,
+    FakeDeadLetters,
     FakeLedger,
     FakeOpenTransactions,
     FakeRefundBooks,
     FakeRefundDesk,
+    FakeSubjects,
     Store,
 )
 from wallet_ledger.aws import items
 from wallet_ledger.aws.ledger import DynamoLedger
+from wallet_ledger.aws.letters import DynamoDeadLetters, DynamoSubjects
 from wallet_ledger.aws.refunds import DynamoRefundBooks, DynamoRefundDesk
 from wallet_ledger.aws.transactions import DynamoAcceptedTransactions, DynamoOpenTransactions
 from wallet_ledger.domain.ids import AgentId, IdempotencyKey, Phone
@@ -21,15 +25,17 @@ from wallet_ledger.domain.postings import Entry
 from wallet_ledger.domain.transactions import OfflineTransaction
 from wallet_ledger.ports import (
     AcceptedTransactions,
+    DeadLetters,
     Ledger,
     OpenTransactions,
     RefundBooks,
     RefundDesk,
+    Subjects,
 )
 
 
 class Place(Protocol):
-    """The ports on one pair of tables, and a look behind them."""
+    """The ports on tables of their own, and a look behind them."""
 
     def accepted(self) -> AcceptedTransactions:
         """The port under test."""
@@ -45,6 +51,18 @@ class Place(Protocol):
 
     def refund_desk(self) -> RefundDesk:
         """The port under test."""
+
+    def dead_letters(self, *, retention_days: int = 0) -> DeadLetters:
+        """The port under test."""
+
+    def subjects(self) -> Subjects:
+        """The port under test."""
+
+    def letter_purges(self, letter_id: str) -> set[int | None]:
+        """When retention lets a letter go, and each part of its record."""
+
+    def spoil_letter(self, letter_id: str) -> None:
+        """A later version has written to it what this one does not know."""
 
     def put_row(self, row: OfflineTransaction) -> None:
         """Whatever state a row is in."""
@@ -83,6 +101,19 @@ class InMemory:
     def refund_desk(self) -> RefundDesk:
         return FakeRefundDesk(self._store)
 
+    def dead_letters(self, *, retention_days: int = 0) -> DeadLetters:
+        return FakeDeadLetters(self._store, retention_days=retention_days)
+
+    def subjects(self) -> Subjects:
+        return FakeSubjects(self._store)
+
+    def letter_purges(self, letter_id: str) -> set[int | None]:
+        assert letter_id in self._store.records
+        return {self._store.letter_purge_at_s.get(letter_id)}
+
+    def spoil_letter(self, letter_id: str) -> None:
+        self._store.spoilt.add(letter_id)
+
     def put_row(self, row: OfflineTransaction) -> None:
         self._store.rows[row.agent_id, row.idempotency_key] = row
 
@@ -99,15 +130,22 @@ class InMemory:
     def everything(self) -> Any:
         store = self._store
         kept = (store.rows, store.wallets, store.entries, store.refunded, store.purge_at_s)
-        return [dict(each) for each in kept]
+        letters = (store.letters, store.records, store.budgets, store.letter_purge_at_s)
+        return [dict(each) for each in (*kept, *letters)]
 
 
 class OnEngine:
     """The adapters on tables of the template's shape."""
 
     def __init__(self, aws: Aws) -> None:
+        self._aws = aws
         self._client = aws.dynamodb
         self._tables = aws.tables()
+
+    @cached_property
+    def _letters_table(self) -> str:
+        """Made for those who ask for it."""
+        return self._aws.dead_letters()
 
     def accepted(self) -> AcceptedTransactions:
         return DynamoAcceptedTransactions(self._client, table=self._tables.offline_tx)
@@ -138,6 +176,40 @@ class OnEngine:
             offline_tx_table=self._tables.offline_tx,
         )
 
+    def dead_letters(self, *, retention_days: int = 0) -> DeadLetters:
+        return DynamoDeadLetters(
+            self._client,
+            table=self._letters_table,
+            offline_tx_table=self._tables.offline_tx,
+            retention_days=retention_days,
+        )
+
+    def subjects(self) -> Subjects:
+        return DynamoSubjects(
+            self._client,
+            ledger_table=self._tables.wallet_ledger,
+            offline_tx_table=self._tables.offline_tx,
+        )
+
+    def letter_purges(self, letter_id: str) -> set[int | None]:
+        pages = self._client.get_paginator("scan").paginate(TableName=self._letters_table)
+        found = [
+            item
+            for page in pages
+            for item in page["Items"]
+            if item["id"]["S"].split("#")[:2] in (["letter", letter_id], ["record", letter_id])
+        ]
+        assert len(found) > 1
+        return {int(each["purgeAt"]["N"]) if "purgeAt" in each else None for each in found}
+
+    def spoil_letter(self, letter_id: str) -> None:
+        self._client.update_item(
+            TableName=self._letters_table,
+            Key=items.letter_key(letter_id),
+            UpdateExpression="SET failure = :later",
+            ExpressionAttributeValues={":later": {"S": "of_tomorrow"}},
+        )
+
     def put_row(self, row: OfflineTransaction) -> None:
         self._client.put_item(TableName=self._tables.offline_tx, Item=items.offline_tx_item(row))
 
@@ -162,5 +234,6 @@ class OnEngine:
         return [items.read_entry(item) for item in rows]
 
     def everything(self) -> Any:
-        tables = (self._tables.offline_tx, self._tables.wallet_ledger)
+        tables = [self._tables.offline_tx, self._tables.wallet_ledger]
+        tables += [self._letters_table] if "_letters_table" in vars(self) else []
         return [sorted(self._client.scan(TableName=table)["Items"], key=repr) for table in tables]

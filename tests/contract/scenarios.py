@@ -7,10 +7,13 @@ import json
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 from tests.contract.channels import receive_all
 from tests.contract.functions import Functions
+from tests.fakes.dead_letters import BUG, TRANSIENT, from_inbox, given_up, left, verbatim
+from tests.fakes.dead_letters import record as sqs_letter
 from tests.fakes.promises import assert_books_add_up
 from tests.fakes.samples import (
     KES,
@@ -26,11 +29,15 @@ from tests.fakes.samples import (
     wallet,
 )
 from tests.fakes.wire import Answer, Sent, cancelled, through
+from triage.keep import keep
+from triage.reading import read
 from wallet_ledger.aws import items
 from wallet_ledger.aws.ledger import DynamoLedger
+from wallet_ledger.aws.letters import DynamoDeadLetters, DynamoSubjects
 from wallet_ledger.clock import SystemClock
 from wallet_ledger.domain import refunds
 from wallet_ledger.domain.ids import AgentId, Fingerprint, IdempotencyKey, Phone
+from wallet_ledger.domain.letters import Budget, Letter, LetterStatus
 from wallet_ledger.domain.postings import Committed, NewEntry
 from wallet_ledger.domain.refunds import Post, Reject
 from wallet_ledger.domain.transactions import (
@@ -42,6 +49,7 @@ from wallet_ledger.domain.transactions import (
 )
 from wallet_ledger.domain.wallets import Debit, Movement, Posted, Rejected, Wallet, WalletStatus
 from wallet_ledger.messages import movement_message, refund_message
+from wallet_ledger.patience import Patience
 
 type Json = dict[str, Any]
 type Invoke = Callable[[str, Json], Any]
@@ -570,6 +578,204 @@ class Sweep(_OnFunctions):
         }
 
 
+# --- triage ---------------------------------------------------------------------------------------
+
+
+SENDING = ("amina", "sending")
+
+
+class Mail(_OnFunctions):
+    """Letters of one wallet, and what is kept of them."""
+
+    def __init__(self, functions: Functions) -> None:
+        super().__init__(functions)
+        tables = functions.tables
+        self.letters = DynamoDeadLetters(
+            functions.aws.dynamodb,
+            table=functions.letters_table,
+            offline_tx_table=tables.offline_tx,
+            retention_days=30,
+        )
+        self.subjects = DynamoSubjects(
+            functions.aws.dynamodb,
+            ledger_table=tables.wallet_ledger,
+            offline_tx_table=tables.offline_tx,
+        )
+
+    def named(self, name: str) -> str:
+        """The id of a message, and that of its letter."""
+        return f"{name} {self.agent_id}"
+
+    def letter_id(self, told: Json) -> str:
+        return read(told).letter_id
+
+    def kept(self, told: Json) -> Letter:
+        """A letter as of now."""
+        letter = self.letters.find(self.letter_id(told))
+        assert letter is not None
+        return letter
+
+    def keep(self, told: Json, *, due_ms: int | None = None) -> str:
+        """As triage does it; where it is given, the time of its next look is another."""
+        clock = SystemClock()
+        patience = Patience(clock, lambda: 0.5, 1_000)
+        kept = keep(
+            read(told),
+            verbatim(told),
+            letters=self.letters,
+            subjects=self.subjects,
+            clock=clock,
+            patience=patience,
+        )
+        assert kept.new
+        if due_ms is not None:
+            assert self.letters.look_later(replace(kept.letter, due_at_ms=due_ms))
+        return kept.letter.letter_id
+
+
+class KeepLetters(Mail):
+    """A debit that is put aside, one that is settled, a refund, a refusal, and poison."""
+
+    def __init__(self, functions: Functions) -> None:
+        super().__init__(functions)
+        held, unknown = self.debit("K-1"), self.debit("K-2")
+        self.put_row(row_of(held))
+        asked = refund(key="K-1", agent_id=self.agent_id, phone=self.phone)
+        self.told = {
+            "held": left(held, message_id=self.named("held")),
+            "unknown": left(unknown, BUG, self.named("unknown")),
+            "refund": given_up(asked, self.named("refund")),
+            "poison": sqs_letter("TxDLQ.fifo", '{"phone": "' + "é" * 200_000, self.named("poison")),
+        }
+        self.waiting = {told["messageId"]: told for told in self.told.values()}
+
+    def deliver(self, invoke: Invoke) -> bool:
+        answer = invoke("triage", {"Records": list(self.waiting.values())})
+        again = [each["itemIdentifier"] for each in answer["batchItemFailures"]]
+        self.waiting = {message_id: self.waiting[message_id] for message_id in again}
+        return not again
+
+    def check(self) -> None:
+        found = {name: self.kept(told) for name, told in self.told.items()}
+        assert {name: (each.status, each.letter_class) for name, each in found.items()} == {
+            "held": ("waiting", "TRANSIENT"),
+            "unknown": ("parked", "POISON"),
+            "refund": ("waiting", "NEVER_RAN"),
+            "poison": ("parked", "POISON"),
+        }
+        for name, told in self.told.items():
+            assert self.letters.record(found[name].letter_id) == verbatim(told)
+            assert (found[name].revision, found[name].history) == (1, ())
+        row = self.row("K-1")
+        assert row is not None
+        assert (row.status, row.held_by) == (Status.HELD, found["held"].letter_id)
+        assert self.letters.budget(found["held"].subject_ref) == Budget()
+
+
+class ActOnLetters(Mail):
+    """An operator redrives a debit and a credit, and asks again until it is done."""
+
+    def __init__(self, functions: Functions) -> None:
+        super().__init__(functions)
+        wanted = self.debit("K-1")
+        self.put_row(row_of(wanted))
+        self.credit = credit(f"C-{self.agent_id}", phone=self.phone)
+        self.told = [
+            left(wanted, BUG, self.named("debit")),
+            left(self.credit, BUG, self.named("credit")),
+        ]
+        self.letter_ids = [self.keep(told) for told in self.told]
+
+    def deliver(self, invoke: Invoke) -> bool:
+        asked = {"letterIds": self.letter_ids, "who": "amina", "why": "mended"}
+        answer = invoke("triage-desk", {"action": "redrive", **asked})
+        outcomes = {each["outcome"] for each in answer["results"]}
+        assert outcomes <= {"redriven", "already_redriven", "contended"}, answer
+        return "contended" not in outcomes
+
+    def check(self) -> None:
+        for told in self.told:
+            letter = self.kept(told)
+            assert letter.status is LetterStatus.REDRIVEN
+            assert letter.revision == 1 + len(letter.history)
+            done = [(each.who, each.what) for each in letter.history]
+            assert done in ([*sending, ("amina", "redriven")] for sending in ([], [SENDING]))
+            assert self.letters.budget(letter.subject_ref) == Budget(by_hand=1)
+        self.check_what_is_sent()
+
+    def check_what_is_sent(self) -> None:
+        row = self.row("K-1")
+        assert row is not None
+        assert (row.status, row.attempt, row.held_by) == (Status.QUEUED, 2, None)
+        assert self.arrived("TxQueue") == [movement_message(self.credit, "d").body]
+
+
+class ActOnOtherLetters(ActOnLetters):
+    """A refund and a request from the bus."""
+
+    def __init__(self, functions: Functions) -> None:
+        Mail.__init__(self, functions)
+        self.asked = refund(agent_id=self.agent_id, phone=self.phone)
+        event = {"detail-type": "RefundRequested", "source": "desk", "id": self.agent_id}
+        self.event = json.dumps(event | {"detail": {}})
+        self.told = [
+            left(self.asked, BUG, self.named("refund")),
+            from_inbox(self.event, self.named("event")),
+        ]
+        self.letter_ids = [self.keep(told) for told in self.told]
+
+    def check_what_is_sent(self) -> None:
+        assert self.arrived("RefundQueue") == [refund_message(self.asked, "d").body]
+        assert set(self.arrived("InboxQueue")) == {self.event}  # no queue that drops repetitions
+
+
+class LookAtLetters(Mail):
+    """The clock: a credit that has waited, a parked one that is settled, and one that is not."""
+
+    def __init__(self, functions: Functions) -> None:
+        super().__init__(functions)
+        names = ("waits", "settled", "parked")
+        wanted = [credit(f"{name}-{self.agent_id}", phone=self.phone) for name in names]
+        self.told = {
+            name: left(each, TRANSIENT if name == "waits" else BUG, self.named(name))
+            for name, each in zip(names, wanted, strict=True)
+        }
+        for told in self.told.values():
+            self.keep(told, due_ms=1)
+        ledger = DynamoLedger(
+            functions.aws.dynamodb,
+            ledger_table=functions.tables.wallet_ledger,
+            offline_tx_table=functions.tables.offline_tx,
+            retention_days=0,
+        )
+        assert ledger.post(posting(None, wanted[1])) == Committed()
+
+    def deliver(self, invoke: Invoke) -> bool:
+        invoke("triage-desk", {"action": "due"})
+        letters = [self.kept(told) for told in self.told.values()]
+        return all(letter.due_at_ms != 1 for letter in letters)
+
+    def check(self) -> None:
+        found = {name: self.kept(told) for name, told in self.told.items()}
+        assert {name: each.status for name, each in found.items()} == {
+            "waits": LetterStatus.REDRIVEN,
+            "settled": LetterStatus.CLOSED,
+            "parked": LetterStatus.PARKED,
+        }
+        done = [each.what for each in found["waits"].history]
+        assert (done.count("redriven"), done[-1]) == (1, "redriven")
+        assert [each.what for each in found["settled"].history] == ["closed"]
+        assert found["parked"].revision == 1
+        parked = found["parked"]
+        assert parked.due_at_ms is not None
+        assert parked.due_at_ms > parked.arrived_at_ms + 3_500_000
+        # Letters of other pieces of work may have waited long enough, too.
+        sent = [json.loads(body).get("id") for body in self.arrived("TxQueue")]
+        assert sent.count(f"waits-{self.agent_id}") == 1
+        for queue in ("RefundQueue", "InboxQueue"):
+            self.arrived(queue)
+
+
 ALL: dict[str, Callable[[Functions], Work]] = {
     "ingest: one": Submit,
     "ingest: a batch": SubmitBatch,
@@ -584,7 +790,16 @@ ALL: dict[str, Callable[[Functions], Work]] = {
     "reconcile: contended": SettleContended,
     "refund": GiveBack,
     "refund: contended": GiveBackContended,
+    "triage": KeepLetters,
+    "triage-desk: redrive": ActOnLetters,
+    "triage-desk: redrive others": ActOnOtherLetters,
+    "triage-desk: due": LookAtLetters,
 }
 
-TRIED_IN = {"reconcile: contended": "reconcile", "refund: contended": "refund"}
+TRIED_IN = {
+    "reconcile: contended": "reconcile",
+    "refund: contended": "refund",
+    "triage-desk: redrive others": "triage-desk: redrive",
+    "triage-desk: due": "triage-desk: redrive",
+}
 """Where the calls that two pieces of work have in common are tried."""

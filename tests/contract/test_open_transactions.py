@@ -169,6 +169,17 @@ def test_expiry_does_not_ask_how_often_a_row_was_sent(place: Place) -> None:
     assert place.open_transactions().expire(replace(seen(row), attempt=8), NOW_MS)
 
 
+def test_a_row_that_was_given_more_time_since_does_not_expire(place: Place) -> None:
+    """Held and redriven between the sweep's look and its write."""
+    row = replace(queued(), expires_at_s=START_MS // 1000 + 86_400)
+    place.put_row(row)
+
+    earlier = replace(seen(row), expires_at_s=START_MS // 1000)
+    assert not place.open_transactions().expire(earlier, NOW_MS)
+
+    assert stored(place, row) == row
+
+
 def test_an_expired_row_is_never_purged_since_no_entry_remembers_it(place: Place) -> None:
     row = queued()
     place.put_row(row)

@@ -3,22 +3,34 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from threading import RLock
+from typing import Any
 
 from wallet_ledger.aws import items
+from wallet_ledger.aws.letters import RECORD_PART_BYTES
 from wallet_ledger.domain.ids import AgentId, EntryId, IdempotencyKey, Phone
+from wallet_ledger.domain.letters import Budget, Letter, letter_shard
 from wallet_ledger.domain.postings import (
     Committed,
     Conflicted,
     Entry,
     Moved,
+    NewEntry,
     Posting,
     PostingResult,
     Refused,
 )
 from wallet_ledger.domain.refunds import NO_CURRENCY, Answered, Cancel, Post, Refund, Reject, Seen
-from wallet_ledger.domain.transactions import OfflineTransaction, Status, open_shard
-from wallet_ledger.domain.wallets import Debit, Outcome, Rejected, Wallet, movement_id
-from wallet_ledger.ports import Clock, OpenRow, OutgoingEvent, OutgoingMessage
+from wallet_ledger.domain.transactions import OfflineTransaction, Reason, Status, open_shard
+from wallet_ledger.domain.wallets import Debit, Movement, Outcome, Rejected, Wallet, movement_id
+from wallet_ledger.ports import (
+    Clock,
+    LetterPage,
+    Letters,
+    OpenRow,
+    OutgoingEvent,
+    OutgoingMessage,
+    RowMove,
+)
 
 type RowKey = tuple[AgentId, IdempotencyKey]
 
@@ -30,13 +42,22 @@ DEDUP_WINDOW_MS = 300_000
 
 @dataclass(slots=True)
 class Store:
-    """What OfflineTx and WalletLedger hold, behind one lock: a transaction spans both."""
+    """What OfflineTx, WalletLedger and DeadLetters hold, behind one lock: a transaction spans them.
+
+    A letter's record is purged with it, at `letter_purge_at_s`. `spoilt`: ids of letters that
+    cannot be read.
+    """
 
     rows: dict[RowKey, OfflineTransaction] = field(default_factory=dict)
     purge_at_s: dict[RowKey, int] = field(default_factory=dict)
     wallets: dict[Phone, Wallet] = field(default_factory=dict)
     entries: dict[tuple[Phone, EntryId], Entry] = field(default_factory=dict)
     refunded: dict[tuple[Phone, EntryId], int] = field(default_factory=dict)
+    letters: dict[str, Letter] = field(default_factory=dict)
+    records: dict[str, str] = field(default_factory=dict)
+    budgets: dict[str, Budget] = field(default_factory=dict)
+    letter_purge_at_s: dict[str, int] = field(default_factory=dict)
+    spoilt: set[str] = field(default_factory=set)
     lock: RLock = field(default_factory=RLock, repr=False)
 
     def close(self, row: OfflineTransaction, retention_days: int) -> None:
@@ -128,10 +149,12 @@ class FakeOpenTransactions:
         return True
 
     def expire(self, row: OpenRow, now_ms: int) -> bool:
-        """Only where it is still queued, whatever was seen."""
+        """Only where it is still queued and its time as it was seen, whatever else was."""
         with self._store.lock:
             held = self._store.rows.get((row.agent_id, row.idempotency_key))
             if held is None or held.status is not Status.QUEUED:
+                return False
+            if held.expires_at_s != row.expires_at_s:
                 return False
             expired = replace(held, status=Status.EXPIRED, updated_at_ms=now_ms)
             self._store.close(expired, retention_days=0)
@@ -328,6 +351,132 @@ class FakeRefundDesk:
                 return False
             self._store.move(before, after)
         return True
+
+
+class FakeDeadLetters:
+    """`ports.DeadLetters` in memory; its indexes never lag."""
+
+    def __init__(self, store: Store, *, retention_days: int = 0) -> None:
+        self._store = store
+        self._retention_days = retention_days
+
+    def file(self, letter: Letter, record: str, row: RowMove | None) -> bool:
+        """One step: only where the letter is new and the row as before."""
+        parts = -(-len(record.encode()) // RECORD_PART_BYTES)
+        with self._store.lock:
+            if letter.letter_id in self._store.letters or not self._is_as_seen(row):
+                return False
+            self._store.records[letter.letter_id] = record
+            self._write(replace(letter, record_parts=parts), row)
+        return True
+
+    def find(self, letter_id: str) -> Letter | None:
+        """The letter as of now."""
+        if letter_id in self._store.spoilt:
+            raise ValueError(letter_id)
+        with self._store.lock:
+            return self._store.letters.get(letter_id)
+
+    def record(self, letter_id: str) -> str | None:
+        """The text that came in."""
+        with self._store.lock:
+            return self._store.records.get(letter_id)
+
+    def budget(self, subject_ref: str) -> Budget:
+        """How often a subject has been redriven."""
+        with self._store.lock:
+            return self._store.budgets.get(subject_ref, Budget())
+
+    def move(
+        self, before: Letter, after: Letter, row: RowMove | None = None, spent: Budget | None = None
+    ) -> bool:
+        """One step: only where the letter's revision is as before, and the row is."""
+        with self._store.lock:
+            held = self._store.letters.get(before.letter_id)
+            if held is None or held.revision != before.revision or not self._is_as_seen(row):
+                return False
+            names = [each.name for each in fields(after) if each.name != "history"]
+            pairs = {n: (getattr(before, n), getattr(after, n)) for n in names}
+            changed: dict[str, Any] = {n: now for n, (was, now) in pairs.items() if was != now}
+            history = (*held.history, *after.history[len(before.history) :])
+            if spent is not None:
+                had = self.budget(before.subject_ref)
+                self._store.budgets[before.subject_ref] = Budget(
+                    had.automatic + spent.automatic, had.by_hand + spent.by_hand
+                )
+            self._write(replace(held, history=history, **changed), row)
+        return True
+
+    def look_later(self, letter: Letter) -> bool:
+        """Only where it is open and its revision as it was seen."""
+        with self._store.lock:
+            held = self._store.letters.get(letter.letter_id)
+            if held is None or held.revision != letter.revision or held.due_at_ms is None:
+                return False
+            self._store.letters[letter.letter_id] = replace(held, due_at_ms=letter.due_at_ms)
+        return True
+
+    def page(self, ask: LetterPage) -> Letters:
+        """As long as `limit` says; a full page may be the last, and nobody knows yet."""
+        if ask.arrived_from_ms > ask.arrived_until_ms:
+            raise ValueError("the engine refuses such a range")
+        with self._store.lock:
+            places = sorted(
+                (at_ms, letter.letter_id)
+                for letter in self._store.letters.values()
+                if letter_shard(letter.letter_id) == ask.shard
+                and (at_ms := letter.due_at_ms if ask.open_only else letter.arrived_at_ms)
+                is not None
+            )
+            if not ask.open_only:
+                bounds = (ask.arrived_from_ms, ask.arrived_until_ms)
+                if ask.after is not None and not bounds[0] <= ask.after[0] <= bounds[1]:
+                    raise ValueError("the engine refuses to start there")
+                places = [place for place in places if bounds[0] <= place[0] <= bounds[1]]
+            rest = [place for place in places if ask.after is None or place > ask.after]
+            page = rest[: ask.limit]
+            spoilt = self._store.spoilt
+            letters = [self._store.letters[each] for _, each in page if each not in spoilt]
+        unreadable = tuple(each for _, each in page if each in spoilt)
+        return Letters(letters, page[-1] if len(page) == ask.limit else None, unreadable)
+
+    def _is_as_seen(self, row: RowMove | None) -> bool:
+        return row is None or self._store.holds(row.before, *ROW_MOVED)
+
+    def _write(self, letter: Letter, row: RowMove | None) -> None:
+        kept = items.read_letter(items.letter_item(letter))
+        self._store.letters[letter.letter_id] = kept
+        if self._retention_days and not letter.status.is_open:
+            purge_at_s = letter.updated_at_ms // 1000 + self._retention_days * 86_400
+            self._store.letter_purge_at_s[letter.letter_id] = purge_at_s
+        if row is not None:
+            self._store.move(row.before, row.after)
+
+
+class FakeSubjects:
+    """`ports.Subjects` in memory."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def row(self, debit: Debit) -> OfflineTransaction | None:
+        """The debit's row, as of now."""
+        with self._store.lock:
+            return self._store.rows.get((debit.agent_id, debit.idempotency_key))
+
+    def decided(self, movement: Movement) -> bool:
+        """Whether an entry says what became of this very movement."""
+        refused = items.new_entry_id(NewEntry(movement, Rejected(Reason.KEY_REUSED)))
+        with self._store.lock:
+            found = (
+                self._store.entries.get((movement.phone, entry_id))
+                for entry_id in (items.entry_id(movement), refused)
+            )
+            return any(e is not None and e.fingerprint == movement.fingerprint for e in found)
+
+    def see(self, asked: Refund) -> Seen:
+        """Everything that counts for a refund."""
+        return FakeRefundBooks(self._store).see(asked)
 
 
 class FakeQueue:

@@ -12,8 +12,8 @@ type Original = tuple[str, str]
 
 SIGN = {"debit": -1, "credit": 1, "status": 0, "refund": 1}
 
-OPEN = frozenset({Status.QUEUED, Status.HELD, Status.REFUND_REQUESTED})
-"""Statuses of rows that the system still owes something: they are in the index of open rows."""
+OPEN = frozenset({Status.QUEUED, Status.REFUND_REQUESTED})
+"""Statuses of rows that the sweep looks after: they are in the index of open rows."""
 
 
 def assert_books_add_up(
@@ -87,6 +87,7 @@ def assert_row_says_what_the_ledger_says(
 ) -> None:
     """P1, P6 and P8 of one row, the entry of its id, and what has been refunded of it."""
     assert (row.next_sweep_at_ms is not None) == (row.status in OPEN), f"P8: {row}"
+    assert (row.held_by is not None) == (row.status is Status.HELD), f"P8: {row}"
     assert (row.refund_request is not None) == (row.status is Status.REFUND_REQUESTED), f"P8: {row}"
     assert (row.refunded_minor or 0) == refunded_minor, f"P6: {row}"
     if entry is not None and entry.fingerprint == row.fingerprint:
@@ -106,6 +107,8 @@ def assert_row_says_what_the_ledger_says(
         case Status.FAILED if row.reason == "KEY_REUSED":
             assert entry is not None, f"P6: {row}"
             assert entry.fingerprint != row.fingerprint, f"P6: {row}"
+        case Status.FAILED if row.reason == "DISCARDED":  # a person's refusal, in no ledger
+            assert entry is None, f"P6: {row}"
         case Status.FAILED:
             assert entry is not None, f"P6: {row}"
             assert isinstance(entry.outcome, Rejected), f"P6: {row}"

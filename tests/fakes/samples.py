@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.fakes.memory import START_MS
 from wallet_ledger.domain.ids import AgentId, Currency, IdempotencyKey, Phone
+from wallet_ledger.domain.letters import held
 from wallet_ledger.domain.postings import NewEntry, Posting, StatusOnly
 from wallet_ledger.domain.refunds import Refund, requested
 from wallet_ledger.domain.transactions import (
@@ -132,7 +133,10 @@ def wallet(
 
 
 def row_of(wanted: Debit | Request, status: Status = Status.QUEUED) -> OfflineTransaction:
-    """The row of a debit as ingest stores it, in whatever status; a closed one is in no index."""
+    """The row of a debit as ingest stores it, in whatever status; only an open one is in the index.
+
+    A held one is held by a letter named `L-1`.
+    """
     asked = Request(
         wanted.agent_id,
         wanted.idempotency_key,
@@ -142,8 +146,10 @@ def row_of(wanted: Debit | Request, status: Status = Status.QUEUED) -> OfflineTr
         wanted.captured_at,
     )
     row = accept(asked, START_MS, OPEN_DAYS)
-    if status in {Status.QUEUED, Status.HELD}:
-        return replace(row, status=status)
+    if status is Status.QUEUED:
+        return row
+    if status is Status.HELD:
+        return held(row, "L-1", START_MS)
     return replace(row, status=status, next_sweep_at_ms=None)
 
 

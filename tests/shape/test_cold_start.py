@@ -13,7 +13,7 @@ import pytest
 
 from tests.template import RESOURCES, ROOT
 
-ARTIFACT_BYTES_MAX = 50_000
+ARTIFACT_BYTES_MAX = 60_000
 ENV: dict[str, dict[str, str]] = json.loads((ROOT / "events" / "env.json").read_text())
 FUNCTIONS: dict[str, Any] = {
     name: resource["Properties"]

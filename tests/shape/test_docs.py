@@ -6,7 +6,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,37 @@ from cyclopts import CycloptsError, MissingArgumentError
 from ingest import api
 from ingest.refund import InProgress, NotRefundable, RefundIdReused, Unknown
 from tests.template import RESOURCES, TEMPLATE
+from triage import desk, views
+from triage.act import Desk
+from triage.act import Outcome as Acted
+from wakala.desk import LEFT, UNANSWERED
 from wakala.main import app
 from wallet_ledger import contracts
 from wallet_ledger.aws import items
 from wallet_ledger.aws.ledger import DynamoLedger
+from wallet_ledger.aws.letters import DynamoDeadLetters
 from wallet_ledger.aws.refunds import DynamoRefundBooks
 from wallet_ledger.contracts import Defaults, read_phone, read_transaction
-from wallet_ledger.derive import from_entry, from_row
+from wallet_ledger.derive import from_entry, from_letter, from_row
 from wallet_ledger.domain.ids import AgentId, Currency, IdempotencyKey, Phone
+from wallet_ledger.domain.letters import (
+    DIAGNOSES,
+    LETTER_SHARDS,
+    Action,
+    Budget,
+    Failure,
+    Letter,
+    LetterClass,
+    LetterStatus,
+    Original,
+    Source,
+    Standing,
+    Verdict,
+    diagnose,
+    held,
+    moved,
+    released,
+)
 from wallet_ledger.domain.postings import NewEntry, Posting
 from wallet_ledger.domain.refunds import (
     NOTE_BYTES_MAX,
@@ -60,7 +83,7 @@ from wallet_ledger.domain.wallets import (
     decide,
 )
 from wallet_ledger.messages import EVENT_SOURCE
-from wallet_ledger.ports import OutgoingEvent
+from wallet_ledger.ports import OutgoingEvent, RowMove
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -69,6 +92,8 @@ ARCHITECTURE = DOCS / "architecture.md"
 LEDGER = DOCS / "ledger.md"
 FAILURES = DOCS / "failure-modes.md"
 REFUNDS = DOCS / "refunds.md"
+LETTERS = DOCS / "dead-letters.md"
+RUNBOOK = DOCS / "runbook.md"
 DECISIONS = sorted((DOCS / "decisions").glob("[0-9]*.md"))
 PAGES = [README, *sorted(DOCS.rglob("*.md"))]
 
@@ -179,13 +204,14 @@ def _snake(word: str) -> str:
 
 
 @of_each_page
-def test_what_a_page_puts_in_code_font_is_in_the_code(page: Path) -> None:
+def test_what_a_page_puts_in_code_font_is_in_the_code_or_a_command(page: Path) -> None:
+    known = WORDS.union(re.findall(r"\w+", "\n".join(_fences(page, "sh"))))
     for code in _code(_prose(page)):
         if code.startswith(("test_", "wakala ", "make ", "sam ", "LAYER_ARCH=")):
             continue
         code = re.sub(r"<fingerprint16>|:seen_\w+", "", code)  # noqa: PLW2901 - names made up there
         words = re.findall(r"[A-Za-z]\w+", code)
-        unknown = {word for word in words if not {word, _snake(word)} & WORDS}
+        unknown = {word for word in words if not {word, _snake(word)} & known}
         assert unknown <= NOT_OURS, code
 
 
@@ -218,10 +244,45 @@ def test_every_make_target_is_one(page: Path) -> None:
     assert set(re.findall(r"^make ([a-z]+)", code, re.MULTILINE)) <= targets
 
 
+FUNCTIONS = {
+    name: each["Properties"]["FunctionName"]["Fn::Sub"].removeprefix("${AWS::StackName}-")
+    for name, each in RESOURCES.items()
+    if each["Type"] == "AWS::Serverless::Function"
+}
+
+
+def _kept() -> set[str]:
+    """Names of tables and queues, without the stack's."""
+    names = (
+        each["Properties"].get(name, {}).get("Fn::Sub", "")
+        for each in RESOURCES.values()
+        for name in ("TableName", "QueueName")
+        if "Properties" in each
+    )
+    return {name.removeprefix("${AWS::StackName}-") for name in names} - {""}
+
+
+@of_each_page
+def test_a_function_table_or_parameter_that_a_command_names_is_one(page: Path) -> None:
+    commands = "\n".join(_fences(page, "sh")).replace("\\\n", " ")
+    assert set(re.findall(r"^sam logs .*--name (\w+)", commands, re.MULTILINE)) <= FUNCTIONS.keys()
+    assert set(re.findall(r"\$STACK-([\w.-]+)", commands)) <= {*FUNCTIONS.values(), *_kept()}
+    overrides = " ".join(re.findall(r"--parameter-overrides (.*)", commands))
+    assert set(re.findall(r"(\w+)=", overrides)) <= TEMPLATE["Parameters"].keys()
+
+
+@of_each_page
+def test_a_member_of_info_that_a_command_takes_is_one(page: Path) -> None:
+    code = "\n".join(_fences(page, "sh"))
+    told = (ROOT / "cli" / "wakala" / "info.py").read_text()
+    for name in re.findall(r"json\.load\(sys\.stdin\)\[\"(\w+)\"\]", code):
+        assert f'"{name}": ' in told
+
+
 def test_the_event_that_the_readme_invokes_is_there() -> None:
-    for function, event in re.findall(r"FN=(\w+) EVENT=(\S+)", README.read_text()):
-        assert function in RESOURCES
-        assert (ROOT / "events" / event).is_file()
+    ((function, event),) = re.findall(r"FN=(\w+) EVENT=([\w/.]+)", README.read_text())
+    assert function in FUNCTIONS
+    assert (ROOT / "events" / event).is_file()
 
 
 def test_the_curl_of_the_readme_posts_what_is_accepted() -> None:
@@ -359,11 +420,21 @@ LIMITS = _tables(_section(ARCHITECTURE, "Timeouts and limits"))[0]
 
 @pytest.mark.parametrize("row", LIMITS, ids=lambda row: row["What"])
 def test_a_limit_is_what_is_really_set(row: Row) -> None:
+    _check_limit(row)
+
+
+def test_the_limits_of_triage_are_what_is_really_set() -> None:
+    for row in _tables(_section(LETTERS, "Limits of triage"))[0]:
+        _check_limit(row)
+
+
+def _check_limit(row: Row) -> None:
     value = _set_by(row["Set by"])
     numbers = [
         float(text.replace(",", "")) for text in re.findall(r"\d[\d,]*\d|\d+\.\d+|\d", row["Value"])
     ]
-    assert numbers == [float(each) for each in (value if isinstance(value, tuple) else (value,))]
+    each_set = [float(each) for each in (value if isinstance(value, tuple) else (value,))]
+    assert numbers == each_set, row["What"]
 
 
 def test_every_metric_is_explained_and_every_explained_metric_is_there() -> None:
@@ -440,6 +511,9 @@ class _Wire:
 
     def transact_write_items(self, *, TransactItems: list[dict[str, Any]]) -> None:  # noqa: N803
         self.sent += [write for item in TransactItems for write in item.values()]
+
+    def update_item(self, **write: Any) -> None:
+        self.sent.append(write)
 
 
 PHONE, KES = Phone("254712345678"), Currency("KES")
@@ -557,7 +631,7 @@ def _attributes(table: list[Row], column: str = "Attribute") -> set[str]:
 
 def test_every_attribute_of_a_row_is_explained() -> None:
     row = cancelled(replace(_row(), reason=Reason.KEY_REUSED, refunded_minor=1), "full", 1)
-    written = set(items.offline_tx_item(row))
+    written = set(items.offline_tx_item(row)) | set(items.offline_tx_item(held(row, "", 1)))
     for write in [*_sent(), *_refunds_sent()]:
         if write["TableName"] == "OfflineTx":
             update = _spelt(write, "UpdateExpression")
@@ -615,12 +689,13 @@ def _events() -> dict[str, set[str]]:
     for write in _refunds_sent():
         if "Item" in write:
             told += from_entry(items.read_entry(write["Item"]))
-    for status in (Status.SYNCED, Status.FAILED, Status.EXPIRED):
+    for status in (Status.SYNCED, Status.FAILED, Status.EXPIRED, Status.HELD):
         reason = Reason.KEY_REUSED if status is Status.FAILED else None
         told += from_row(queued, replace(queued, status=status, reason=reason))
     for outcome in (Posted(1, 1), Rejected(Reason.KEY_REUSED)):
         for movement in _movements():
             told += from_entry(items.read_entry(items.entry_item(NewEntry(movement, outcome), 1)))
+    told += from_letter(None, _letter())
     events = [each.content for each in told if isinstance(each.content, OutgoingEvent)]
     members: dict[str, set[str]] = {}
     for each in events:
@@ -639,7 +714,8 @@ def test_every_event_is_explained_member_by_member() -> None:
         members = set(_code(further)) - explained.keys()
         if further.startswith(("the same", "as ")):
             members |= explained["TransactionSynced"]
-        explained[name] = members | common
+        left_out = set(re.findall(r"no `(\w+)`", further))
+        explained[name] = (members | common) - left_out
     assert explained == _events()
     heard = {
         detail_type
@@ -725,8 +801,8 @@ def _aws_commands(page: Path) -> list[list[str]]:
 
 
 def test_every_aws_command_is_one_with_options_that_it_has() -> None:
-    commands = _aws_commands(REFUNDS)
-    assert len(commands) == 7
+    commands = [command for page in PAGES for command in _aws_commands(page)]
+    assert len(commands) > 7
     session = botocore.session.Session()
     for _, service, verb, *words in commands:
         model = session.get_service_model(service)
@@ -735,6 +811,7 @@ def test_every_aws_command_is_one_with_options_that_it_has() -> None:
         assert isinstance(shape, botocore.model.StructureShape)
         given = {word[2:] for word in words if word.startswith("--")} - {"query", "output"}
         known = {botocore.xform_name(name, "-") for name in shape.members}
+        given = {name.removeprefix("no-") if name not in known else name for name in given}
         assert given <= known, verb
         assert {botocore.xform_name(name, "-") for name in shape.required_members} <= given, verb
 
@@ -757,6 +834,232 @@ def test_the_rule_that_a_page_makes_hears_every_outcome() -> None:
     outcomes = {name for name in _events() if name.startswith("Refund")}
     assert set(pattern["detail-type"]) == outcomes
     assert pattern["source"] == [EVENT_SOURCE]
+
+
+# --- dead letters --------------------------------------------------------------------------
+
+
+def _letter() -> Letter:
+    """An open letter of which everything is known."""
+    return Letter(
+        letter_id="0" * 32,
+        fingerprint="0" * 12,
+        source=Source.TX_QUEUE,
+        failure=Failure.UNFINISHED,
+        why="ThrottlingException",
+        place="ledger.py post",
+        subject_ref="0" * 32,
+        letter_class=LetterClass.TRANSIENT,
+        verdict=Verdict.AUTO_REDRIVE,
+        meaning="",
+        status=LetterStatus.WAITING,
+        preview="",
+        lane="0" * 4,
+        original=Original("m", PHONE, "d", 10, 1),
+        arrived_at_ms=1,
+        updated_at_ms=1,
+        revision=1,
+        due_at_ms=2,
+        agent_id=AgentId("AG-001"),
+        idempotency_key=IdempotencyKey("k-1"),
+        attempt=1,
+    )
+
+
+def _letters_sent() -> list[dict[str, Any]]:
+    """Every kind of write that triage and its desk make."""
+    wire = _Wire()
+    letters = DynamoDeadLetters(
+        wire,  # type: ignore[arg-type]
+        table="DeadLetters",
+        offline_tx_table="OfflineTx",
+        retention_days=1,
+    )
+    letter, row = _letter(), _row()
+    waits = held(row, letter.letter_id, 1)
+    redriven = moved(letter, LetterStatus.REDRIVEN, Action(2, "who", "redriven", "why"))
+    letters.file(letter, "record", RowMove(row, waits))
+    letters.file(replace(letter, status=LetterStatus.NOTED, due_at_ms=None), "record", None)
+    letters.move(letter, redriven, RowMove(waits, released(waits, 2)), Budget(automatic=1))
+    letters.look_later(letter)
+    return wire.sent
+
+
+def _named(cell: str) -> tuple[str, ...]:
+    return () if cell == "any" else tuple(_code(cell))
+
+
+def test_the_table_of_diagnoses_is_the_codes_rule_by_rule() -> None:
+    section = _section(LETTERS, "What is diagnosed")
+    standings, rules = _tables(section)
+    documented = [
+        (
+            _named(row["Failure"]),
+            _named(row["Standing"]),
+            _code(row["Class"]),
+            _code(row["Verdict"]),
+            row["Meaning"],
+        )
+        for row in rules
+    ]
+    assert documented == [
+        (
+            rule.failures,
+            rule.standings,
+            [rule.diagnosis.letter_class],
+            [rule.diagnosis.verdict],
+            rule.diagnosis.meaning,
+        )
+        for rule in DIAGNOSES
+    ]
+    assert {_code(row["Standing"])[0] for row in standings} == set(Standing)
+    (failures,) = _tables(_section(LETTERS, "How it failed"))
+    assert {_code(row["Failure"])[0] for row in failures} == set(Failure)
+    sources = _tables(_section(LETTERS, "Where letters come from"))[0]
+    assert [_code(row["Source"])[0] for row in sources][:3] == [
+        source for source in Source if source.takes_again
+    ]
+    assert {_code(row["Source"])[0] for row in sources} == set(Source)
+    used_up = diagnose(Failure.UNFINISHED, Standing.OPEN, Budget(automatic=3))
+    assert used_up.meaning in " ".join(section.split())
+
+
+def test_the_life_of_a_letter_is_drawn_with_all_that_it_can_be() -> None:
+    section = _section(LETTERS, "The life of a letter")
+    moves = re.findall(r"^    (\[\*\]|\w+) --> (\w+): ", section, re.MULTILINE)
+    assert {to for _, to in moves} == set(LetterStatus)
+    assert {came for came, _ in moves} - {"[*]"} == {each for each in LetterStatus if each.is_open}
+    class_of_group = _tables(_section(RUNBOOK, "Dead letters"))[0]
+    assert {_code(row["Class"])[0] for row in class_of_group} == set(LetterClass)
+
+
+def test_every_attribute_of_a_letter_is_explained() -> None:
+    section = _section(LETTERS, "The table DeadLetters")
+    kinds, attributes, writes = _tables(section)
+    written: dict[str, set[str]] = {"letter": set(), "record": set(), "subject": set()}
+    for write in _letters_sent():
+        if write["TableName"] == "DeadLetters":
+            item, update = write.get("Item", {}), _spelt(write, "UpdateExpression")
+            kind = (item or write["Key"])["id"]["S"].split("#")[0]
+            written[kind] |= {*item, *re.findall(r"(\w+) (?==|:)", update)}
+    assert {_code(row["`id`"])[0].split("#")[0] for row in kinds} == written.keys()
+    assert _attributes(attributes) == written["letter"]
+    prose = section.partition("A record is the whole record")[2].partition("What is written")[0]
+    assert written["record"] - written["letter"] | written["subject"] <= set(_code(prose))
+    conditions = {_spelt(write, CONDITION) for write in _letters_sent()} - {""}
+    assert {code for row in writes for code in _code(row["Condition"])} == conditions
+
+
+def test_every_index_of_letters_is_explained() -> None:
+    section = _section(LETTERS, "The table DeadLetters")
+    for index in RESOURCES["DeadLettersTable"]["Properties"]["GlobalSecondaryIndexes"]:
+        keys = ", ".join(f"`{key['AttributeName']}`" for key in index["KeySchema"])
+        assert f"`{index['IndexName']}` ({keys})" in " ".join(section.split())
+    assert f"`letter#{LETTER_SHARDS - 1}`" in section
+
+
+def test_the_desk_answers_as_its_protocol_says() -> None:
+    section = _section(LETTERS, "The desk")
+    actions, outcomes = _tables(section)
+    asked = Desk({}, None, {}, None)  # type: ignore[arg-type]
+    refusal = desk.handle_request({}, asked, 0)["error"]
+    assert refusal["code"] == "VALIDATION_FAILED"
+    names = [_code(row["`action`"])[0] for row in actions]
+    assert refusal["message"] == f"action: one of {', '.join(names)}"
+    assert {_code(row["Outcome"])[0] for row in outcomes} == set(Acted)
+    (filtered,) = re.findall(r"- `filter` takes(.*?), all optional", section, re.DOTALL)
+    samples = {"class": "BUG", "source": "Inbox", "status": [], "arrivedFrom": 1, "arrivedUntil": 1}
+    for name in _code(filtered):
+        desk._filter({"filter": {name: samples.get(name, "x")}})
+    assert len(_code(filtered)) == len(fields(views.Filter))
+
+
+def test_a_letter_is_shown_with_the_members_that_the_page_names() -> None:
+    told = _section(LETTERS, "The desk").partition("A letter in a list has")[2].partition("\n\n")[0]
+    in_list, _, rest = told.partition("Shown by itself")
+    by_itself, _, rest = rest.partition("revealed")
+    revealed, _, group = rest.partition("A group has")
+    letter, record = _letter(), {"eventSourceARN": "a:x-TxDLQ.fifo", "messageId": "m", "body": ""}
+    listed = views.summary(letter)
+    assert set(_code(in_list)) - {"transaction_ref"} == listed.keys()
+    assert set(_code(by_itself)) == views.whole(letter, Budget()).keys() - listed.keys()
+    assert set(_code(revealed)) == views.revealed(letter, json.dumps(record)).keys()
+    assert set(_code(group)) == views.groups([letter])[0].keys()
+
+
+# --- the runbook ---------------------------------------------------------------------------
+
+
+ALARMS = [name for name, each in RESOURCES.items() if each["Type"] == "AWS::CloudWatch::Alarm"]
+
+
+def test_the_runbook_has_a_section_for_each_alarm_and_no_other() -> None:
+    section = _section(RUNBOOK, "Alarms")
+    assert re.findall(r"^### (.*)$", section, re.MULTILINE) == ALARMS
+    for name in ALARMS:
+        told = _section(RUNBOOK, name)
+        said = [told.find(f"\n*{part}*: ") for part in ("Meaning", "First look", "Action")]
+        assert -1 < said[0] < said[1] < said[2], name
+        assert re.search(r"^```sh\n(wakala|sam|aws) ", told, re.MULTILINE), name
+        assert f"#{name.lower()}" in json.dumps(RESOURCES[name]["Properties"]["AlarmDescription"])
+
+
+def test_a_page_that_the_command_names_is_there() -> None:
+    named = set(re.findall(r"docs/([\w-]+\.md)(?:#([\w-]+))?", SOURCES))
+    assert named
+    for page, anchor in named:
+        assert anchor in {"", *_slugs(DOCS / page)}, anchor
+
+
+def test_every_answer_to_who_moves_letters_is_explained() -> None:
+    _, answers = _tables(_section(RUNBOOK, "Dead letters"))
+    of_the_clock = {Acted.PARKED, Acted.UNCHANGED}
+    told = {*Acted} - of_the_clock | {LEFT, UNANSWERED}
+    assert {code for row in answers for code in _code(row["Answer"])} == told
+
+
+def test_what_is_put_back_by_hand_is_what_the_template_sets() -> None:
+    section = _section(RUNBOOK, "Changed by hand")
+    (table,) = _tables(section)
+    told = {
+        queue: (row["`VisibilityTimeout`"], row["`maxReceiveCount`"], row["Gives up to"].strip("`"))
+        for row in table
+        for queue in _code(row["Queue"])
+    }
+    assert told == {
+        name: _queue(each["Properties"])
+        for name, each in RESOURCES.items()
+        if each["Type"] == "AWS::SQS::Queue"
+    }
+    otherwise = {
+        name: handler for handler, name in re.findall(r"`([\w.]+)`\s+of\s([\w-]+)", section)
+    }
+    for name, function in FUNCTIONS.items():
+        handler = otherwise.get(function, f"{function}.handler.handle")
+        assert RESOURCES[name]["Properties"]["Handler"] == handler
+    commands = " ".join(_fences(RUNBOOK, "sh")).replace("\\\n", " ")
+    named = re.findall(r'--function-name "\$STACK-([\w-]+)" +--handler ([\w.]+)', commands)
+    assert named == [("reconcile", "reconcile.handler.handle")]
+
+
+def _queue(properties: dict[str, Any]) -> tuple[str, str, str]:
+    """How long a queue hides a message, how often it gives one out, and what it gives up to."""
+    redrive = properties.get("RedrivePolicy")
+    seconds = str(properties["VisibilityTimeout"])
+    if redrive is None:
+        return seconds, "none", "none"
+    target, _ = redrive["deadLetterTargetArn"]["Fn::GetAtt"]
+    return seconds, str(redrive["maxReceiveCount"]), target
+
+
+def test_an_item_that_a_person_mends_is_explained() -> None:
+    told = set(_code(_section(RUNBOOK, "The books look wrong").partition("A balance item has")[2]))
+    number, text = {"N": "1"}, {"S": WalletStatus.ACTIVE}
+    item = {"phone": text, "currency": text, "status": text} | dict.fromkeys(
+        ("balanceMinor", "version"), number
+    )
+    assert items.read_wallet(item).status is WalletStatus.ACTIVE
+    assert {*item, *WalletStatus} - {"phone"} <= told
 
 
 PROMISES = _tables(_section(LEDGER, "Promises"))[0]

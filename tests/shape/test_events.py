@@ -4,8 +4,10 @@ The handlers are the real ones, wired from events/env.json; only what goes over 
 answered here. A file without a line in `CASES` fails, and so does a line without a file.
 """
 
+import base64
 import importlib
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -82,6 +84,46 @@ def _row_alone(row: Mapping[str, Any]) -> Answer:
     return lambda sent: ok({"Item": row} if "agentId" in sent.body["Key"] else {})(sent)
 
 
+WAITING = _load("relay/letters.json")["Records"][0]["dynamodb"]["NewImage"]
+"""The letter of the first record of triage/movements.json."""
+RECORD = {
+    "id": {"S": WAITING["id"]["S"].replace("letter#", "record#") + "#0"},
+    "part": {
+        "B": base64.b64encode(
+            json.dumps(_load("triage/movements.json")["Records"][0]).encode()
+        ).decode()
+    },
+}
+HELD = {name: OPEN[name] for name in OPEN if name not in {"openShard", "nextSweepAt"}} | {
+    "status": {"S": "held"},
+    "heldBy": {"S": WAITING["id"]["S"].removeprefix("letter#")},
+}
+"""The row of ingest/post.json as that letter holds it."""
+
+
+def _known(*known: dict[str, Any]) -> Answer:
+    """As the tables answer a GetItem where these items are all they hold."""
+
+    def answer(sent: Sent) -> AWSResponse:
+        key = sent.body["Key"]
+        of_table = [item for item in known if ("id" in item) == ("id" in key)]
+        found = [item for item in of_table if key.items() <= item.items()]
+        return ok({"Item": found[0]} if found else {})(sent)
+
+    return answer
+
+
+def _letters(shard: int) -> Answer:
+    """As the indexes of letters answer where that letter is all that a shard holds, and is due."""
+
+    def answer(sent: Sent) -> AWSResponse:
+        asked = sent.body["ExpressionAttributeValues"][":shard"]["S"]
+        items = [WAITING | {"dueAt": {"N": "1"}}] if asked == f"letter#{shard:02d}" else []
+        return ok({"Items": items})(sent)
+
+    return answer
+
+
 def _open_rows(sent: Sent) -> AWSResponse:
     """In the last shard one row whose time to be sent again has come, and one that is too old."""
     rows = [
@@ -113,6 +155,10 @@ class Case:
 
 SETTLED: dict[str, Answer] = {"TransactGetItems": _found(SYNCED, FUNDED)}
 """What refund sees of a debit that nothing has been given back of."""
+DESK: dict[str, Answer] = {"GetItem": _known(WAITING, RECORD, HELD), "Query": _letters(3)}
+"""What the desk sees of a debit that triage holds."""
+FOUND = "GetItem"
+"""One consistent read."""
 DONE: list[str] = []
 """`batchItemFailures` when nothing has to come again."""
 
@@ -158,6 +204,8 @@ CASES = {
     "relay/refunds.json": Case(DONE, ["PutEvents 2"]),
     "relay/refunded.json": Case(DONE, ["PutEvents 3"]),
     "relay/purged.json": Case(DONE),
+    # A letter filed; another, looked into since, which moves nothing; the first one redriven.
+    "relay/letters.json": Case(DONE, ["PutEvents 3"]),
     "relay/unreadable.json": Case(
         DONE,
         ["SendMessageBatch wakala-DeliveryFailures 1", "SendMessageBatch wakala-TxQueue.fifo 1"],
@@ -202,6 +250,53 @@ CASES = {
         ],
         SETTLED,
     ),
+    # A letter and its record are written at once, with the row where it is held. Before that: the
+    # row, the entry, the reuse of the id, and of what may be redriven the budget.
+    "triage/movements.json": Case(
+        DONE,
+        [
+            *[FOUND] * 4,
+            "TransactWriteItems 3",
+            *[FOUND] * 3,
+            "TransactWriteItems 2",
+            *[FOUND] * 3,
+            "TransactWriteItems 2",
+        ],
+        {"GetItem": _known(OPEN)},
+    ),
+    "triage/refunds.json": Case(
+        DONE, ["TransactGetItems 6", FOUND, "TransactWriteItems 2"] * 2, SETTLED
+    ),
+    "triage/refusals.json": Case(DONE, ["TransactWriteItems 2"]),
+    "triage/failures.json": Case(
+        DONE,
+        [
+            *["TransactWriteItems 2"] * 2,
+            *[FOUND] * 4,
+            "TransactWriteItems 3",
+            "TransactGetItems 6",
+            "TransactWriteItems 2",
+            *[FOUND, "TransactWriteItems 2"] * 2,
+        ],
+        SETTLED | {"GetItem": _known(OPEN)},
+    ),
+    "triage/runs.json": Case(DONE, ["TransactWriteItems 2"] * 4),
+    "triage/poison.json": Case(DONE, ["TransactWriteItems 2"] * 5),
+    "triage-desk/list.json": Case(["waiting"], ["Query"] * 10, DESK),
+    "triage-desk/groups.json": Case([("NEVER_RAN", 1)], ["Query"] * 10, DESK),
+    "triage-desk/show.json": Case("waiting", [FOUND] * 2, DESK),
+    # The letter, its record, a line of history, and what it says now.
+    "triage-desk/reveal.json": Case("waiting", [*[FOUND] * 4, "TransactWriteItems 1"], DESK),
+    # The letter, its record, its row and entries, the budget: and nothing written.
+    "triage-desk/redrive.json": Case(["redriven"], [FOUND] * 6, DESK),
+    "triage-desk/discard.json": Case(
+        ["discarded", "unknown"], [*[FOUND] * 6, "TransactWriteItems 3"], DESK
+    ),
+    "triage-desk/due.json": Case(
+        {"openLetters": 1, "parkedLetters": 0, "redriven": 1},
+        [*["Query"] * 16, *[FOUND] * 6, "TransactWriteItems 4"],
+        DESK,
+    ),
 }
 
 
@@ -223,13 +318,27 @@ def _handler(function: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, A
 
 def _told(answer: Any) -> object:
     """What matters of an answer: to HTTP the status and what the body says, else the failures."""
-    if answer is None or "statusCode" not in answer:
-        return answer and [each["itemIdentifier"] for each in answer["batchItemFailures"]]
-    body = json.loads(answer["body"])
+    match answer:
+        case {"batchItemFailures": failures}:
+            return [each["itemIdentifier"] for each in failures]
+        case {"statusCode": status, "body": text}:
+            return status, _said(json.loads(text))
+        case {"letters": letters}:
+            return [each["status"] for each in letters]
+        case {"groups": groups}:
+            return [(each["class"], each["count"]) for each in groups]
+        case {"letter": letter}:
+            return letter["status"]
+        case {"results": results}:
+            return [each["outcome"] for each in results]
+        case _:
+            return answer
+
+
+def _said(body: Any) -> object:
     if "results" in body:
-        said = [item.get("error", {}).get("code", item.get("status")) for item in body["results"]]
-        return answer["statusCode"], said
-    return answer["statusCode"], body.get("code", body.get("status"))
+        return [item.get("error", {}).get("code", item.get("status")) for item in body["results"]]
+    return body.get("code", body.get("status"))
 
 
 def _call(sent: Sent) -> str:
@@ -303,6 +412,134 @@ def test_a_refund_writes_row_entry_total_and_balance_at_once(
     assert entry["Put"]["Item"]["amountMinor"] == {"N": "25000"}
     assert total["Update"]["ExpressionAttributeValues"][":total"] == {"N": "25000"}
     assert balance["Update"]["ExpressionAttributeValues"][":change"] == {"N": "25000"}
+
+
+# --- what is kept of a dead letter ---------------------------------------------------------
+
+LETTERS = {
+    "triage/movements.json": [
+        ("TxQueue", "unexplained", "NEVER_RAN", "waiting"),
+        ("TxQueue", "unexplained", "NEVER_RAN", "waiting"),
+        ("TxQueue", "unexplained", "POISON", "parked"),  # a debit that no row asks for
+    ],
+    "triage/refunds.json": [("RefundQueue", "unexplained", "NEVER_RAN", "waiting")] * 2,
+    "triage/refusals.json": [("FailedTxQueue", "refused", "BUSINESS", "noted")],
+    "triage/failures.json": [
+        ("TxQueue", "unreadable", "POISON", "parked"),
+        ("Stream", "unreadable", "POISON", "parked"),
+        ("TxQueue", "unfinished", "TRANSIENT", "waiting"),
+        ("RefundQueue", "violated", "BUG", "parked"),
+        ("Inbox", "unexplained", "NEVER_RAN", "waiting"),
+        ("Inbox", "undelivered", "NEVER_RAN", "waiting"),
+    ],
+    "triage/runs.json": [
+        ("Schedule", "failed_run", "BUG", "noted"),
+        ("Schedule", "failed_run", "BUG", "noted"),
+        ("Schedule", "missed_run", "NEVER_RAN", "noted"),
+        ("Stream", "lost_records", "STALE", "parked"),
+    ],
+    "triage/poison.json": [("Unknown", "unrecognised", "POISON", "parked")] * 5,
+}
+"""Source, failure, class and status of the letter of each record, in their order."""
+
+
+def _kept(name: str, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
+    """The writes of each letter: the letter, its record, and where it is held its row."""
+    wire.answer = lambda sent: (ANSWERS | CASES[name].given)[sent.operation](sent)
+    handle = _handler("TriageFunction", monkeypatch)
+    assert handle(_load(name), CONTEXT) == {"batchItemFailures": []}
+    return [s.body["TransactItems"] for s in wire.sent if s.operation == "TransactWriteItems"]
+
+
+@pytest.mark.parametrize("name", LETTERS)
+def test_each_record_of_a_letter_queue_is_kept_for_what_it_is(
+    name: str, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    letters = [writes[0]["Put"]["Item"] for writes in _kept(name, wire, monkeypatch)]
+    members = ("source", "failure", "class", "status")
+    assert [tuple(item[each]["S"] for each in members) for item in letters] == LETTERS[name]
+    assert [item["messageId"]["S"] for item in letters] == [
+        _own_record(record)["messageId"] for record in _load(name)["Records"]
+    ]
+
+
+def _own_record(record: Any) -> Any:
+    """What a letter is about: the record that a function of ours put aside, or this one."""
+    body = record["body"]
+    inner = json.loads(body).get("record", {}) if body.startswith('{"v"') else {}
+    return inner if "body" in inner else record
+
+
+@pytest.mark.parametrize("name", LETTERS)
+def test_a_record_is_kept_verbatim_and_shown_masked(
+    name: str, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C49."""
+    for record, writes in zip(_load(name)["Records"], _kept(name, wire, monkeypatch), strict=True):
+        letter, part = (write["Put"]["Item"] for write in writes[:2])
+        kept = json.loads(base64.b64decode(part["part"]["B"]))
+        assert kept == {name: record[name] for name in record if name != "receiptHandle"}
+        assert not re.search(r"\d{3}\D?345|733000|QK71", letter["preview"]["S"])
+
+
+def test_a_letters_row_is_held_with_it(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P8."""
+    (letter, _, row), *others = _kept("triage/movements.json", wire, monkeypatch)
+    assert [len(writes) for writes in others] == [2, 2]
+    letter_id = letter["Put"]["Item"]["id"]["S"].removeprefix("letter#")
+    assert letter["Put"]["Item"]["id"] == WAITING["id"]
+    assert row["Update"]["Key"] == {name: OPEN[name] for name in ("agentId", "idempotencyKey")}
+    values = row["Update"]["ExpressionAttributeValues"]
+    assert (values[":status"], values[":heldBy"]) == ({"S": "held"}, {"S": letter_id})
+    assert (values[":seen_status"], values[":seen_attempt"]) == ({"S": "queued"}, {"N": "1"})
+    assert re.search(r"REMOVE .*openShard", row["Update"]["UpdateExpression"])
+
+
+def test_c48_what_could_not_be_kept_stays_in_its_queue(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = _handler("TriageFunction", monkeypatch)
+    records = _load("triage/poison.json")["Records"]
+
+    def answer(sent: Sent) -> AWSResponse:
+        kept = [each["Put"]["Item"] for each in sent.body["TransactItems"]]
+        third = any(item.get("messageId") == {"S": records[2]["messageId"]} for item in kept)
+        return (error("InternalServerError", 500) if third else ok())(sent)
+
+    wire.answer = answer
+    assert _told(handle({"Records": records}, CONTEXT)) == [records[2]["messageId"]]
+
+
+def test_a_redrive_moves_letter_budget_and_row_at_once(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = _handler("TriageDeskFunction", monkeypatch)
+    wire.answer = lambda sent: (ANSWERS | DESK)[sent.operation](sent)
+    asked = _load("triage-desk/redrive.json") | {"dryRun": False}
+    assert _told(handle(asked, CONTEXT)) == ["redriven"]
+    letter, budget, record, row = wire.sent[-1].body["TransactItems"]
+    assert letter["Update"]["ExpressionAttributeValues"][":status"] == {"S": "redriven"}
+    assert budget["Update"]["ExpressionAttributeValues"][":byHand"] == {"N": "1"}
+    assert record["Update"]["Key"] == {"id": RECORD["id"]}
+    values = row["Update"]["ExpressionAttributeValues"]
+    assert (values[":status"], values[":attempt"]) == ({"S": "queued"}, {"N": "2"})
+
+
+def test_a_revelation_is_written_down_before_anything_is_shown(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = _handler("TriageDeskFunction", monkeypatch)
+    asked = _load("triage-desk/reveal.json")
+    wire.answer = lambda sent: (ANSWERS | DESK)[sent.operation](sent)
+    assert "254712345678" in json.dumps(handle(asked, CONTEXT))
+    masked = json.dumps(handle(_load("triage-desk/show.json"), CONTEXT))
+    assert "254712345678" not in masked
+    assert "2026-11-02.0042" not in masked
+    lost = {"TransactWriteItems": error("InternalServerError", 500)}
+    wire.answer = lambda sent: (ANSWERS | DESK | lost)[sent.operation](sent)
+    answer = handle(asked, CONTEXT)
+    assert answer["error"]["code"] == "UNAVAILABLE"
+    assert "254712345678" not in json.dumps(answer)
 
 
 def test_no_event_is_without_a_case_and_no_case_without_an_event() -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from wallet_ledger import telemetry
+
 ROOT = Path(__file__).parents[2]
 LAYER = "wallet_ledger"
 DOMAIN = f"{LAYER}.domain"
@@ -103,6 +105,7 @@ def _of(kind: str) -> list[str]:
 def test_the_rules_below_look_at_the_modules_there_are() -> None:
     assert all(len(_of(kind)) >= 4 for kind in ("handler", "edge", "use case"))
     assert len(_of("package")) == len(PACKAGES)
+    assert PACKAGES | {LAYER} == telemetry.PACKAGES
     assert {name.split(".", 2)[1] for name in SHARED} - {"__init__"} == LAYER_RULES.keys()
 
 

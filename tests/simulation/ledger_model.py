@@ -8,6 +8,12 @@ from dataclasses import dataclass, field, replace
 AMOUNT = 100
 """Of the one debit that everything here is about."""
 
+AUTOMATIC_MAX, BY_HAND_MAX = 3, 5
+"""Redrives of the debit's letters: by the clock, and by people."""
+
+UNSETTLED = {"queued", "held"}
+OPEN_LETTER = {"waiting", "parked"}
+
 type Answer = tuple[object, ...]
 AGAIN: Answer = ("again",)
 """Not now: whoever asked asks again later."""
@@ -15,7 +21,11 @@ AGAIN: Answer = ("again",)
 
 @dataclass(slots=True)
 class Model:
-    """One wallet, and the one debit that an agent wants of it."""
+    """One wallet, the one debit that an agent wants of it, and the dead letters of that.
+
+    `attempt`: which sending of the debit is under way. `due`: the sweep would send it again.
+    `young`: it was redriven, and has a day. `seen`: parked letters that the clock has looked at.
+    """
 
     balance: int = 0
     version: int = 0
@@ -25,16 +35,36 @@ class Model:
     cancelled_by: str | None = None
     entries: dict[str, Answer] = field(default_factory=dict)
     asked: dict[str, tuple[int | None, str]] = field(default_factory=dict)
+    attempt: int = 1
+    due: bool = True
+    young: bool = False
+    held_by: str | None = None
+    letters: dict[str, str] = field(default_factory=dict)
+    seen: frozenset[str] = frozenset()
+    automatic: int = 0
+    by_hand: int = 0
 
     def copy(self) -> "Model":
         """One that goes its own way from here."""
-        return replace(self, entries=dict(self.entries), asked=dict(self.asked))
+        return replace(
+            self,
+            entries=dict(self.entries),
+            asked=dict(self.asked),
+            letters=dict(self.letters),
+        )
 
     def facts(self) -> object:
         """All that anybody can see in the end."""
         entries = tuple(sorted(self.entries.items()))
-        row = (self.status, self.refunded, self.pending, self.cancelled_by)
-        return (self.balance, self.version, row, entries)
+        attempt = self.attempt if self.status in UNSETTLED else None
+        row = (self.status, attempt, self.held_by, self.refunded, self.pending, self.cancelled_by)
+        letters = (tuple(sorted(self.letters.items())), self.automatic, self.by_hand)
+        return (self.balance, self.version, row, entries, letters)
+
+    def whole(self) -> object:
+        """All that counts for what may come."""
+        asked = tuple(sorted(self.asked.items(), key=repr))
+        return (self.facts(), asked, self.due, self.young, self.seen)
 
     def credit(self, credit_id: str, amount: int) -> Answer:
         """Money in, once."""
@@ -56,9 +86,75 @@ class Model:
 
     def expire(self) -> Answer:
         """The sweep finds the row too old."""
-        if self.status == "queued":
+        if self.status == "queued" and not self.young:
             self.status = "expired"
         return ("swept",)
+
+    def sweep(self) -> Answer:
+        """The sweep finds that the row has waited long enough for its message."""
+        if self.status == "queued" and self.due:
+            self.attempt, self.due = self.attempt + 1, False
+        return ("swept",)
+
+    def file(self, name: str, attempt: int, status: str) -> Answer:
+        """Triage keeps a letter of the debit, which holds its row; `status` is what it would be."""
+        if name in self.letters:
+            return ("known",)
+        if self.status != "queued" or self.attempt != attempt:
+            status = "closed"
+        else:
+            if self.automatic >= AUTOMATIC_MAX:
+                status = "parked"
+            self.status, self.held_by = "held", name
+        self.letters[name] = status
+        return ("kept", status)
+
+    def redrive(self, name: str, *, by_clock: bool = False) -> Answer:
+        """A letter's debit is queued again, as its next attempt."""
+        too_late = self._too_late(name)
+        if too_late is not None:
+            return too_late
+        if by_clock and self.automatic >= AUTOMATIC_MAX:
+            self.letters[name], self.seen = "parked", self.seen | {name}
+            return ("parked",)
+        if not by_clock and self.by_hand >= BY_HAND_MAX:
+            return ("capped",)
+        self.automatic += by_clock
+        self.by_hand += not by_clock
+        self.status, self.held_by, self.letters[name] = "queued", None, "redriven"
+        self.attempt, self.due, self.young = self.attempt + 1, False, True
+        return ("redriven",)
+
+    def discard(self, name: str) -> Answer:
+        """A letter's debit is given up."""
+        too_late = self._too_late(name)
+        if too_late is not None:
+            return too_late
+        self.status, self.held_by, self.letters[name] = "failed", None, "discarded"
+        return ("discarded",)
+
+    def look(self) -> Answer:
+        """The clock looks at the letter that is open, if its time has come."""
+        due = [n for n, s in self.letters.items() if s in OPEN_LETTER and n not in self.seen]
+        if not due:
+            return ("nothing",)
+        [name] = due
+        if self.letters[name] == "waiting":
+            return self.redrive(name, by_clock=True)
+        self.seen |= {name}
+        return self._too_late(name) or ("nothing",)
+
+    def _too_late(self, name: str) -> Answer | None:
+        """What is said of a letter that nothing is left to be done for."""
+        status = self.letters.get(name)
+        if status is None:
+            return ("unknown",)
+        if status not in OPEN_LETTER:
+            return ("already_redriven",) if status == "redriven" else ("already_terminal",)
+        if self.held_by == name:
+            return None
+        self.letters[name] = "closed"
+        return ("closed",)
 
     def refund(self, refund_id: str, amount: int | None, currency: str | None = None) -> Answer:
         """What the refund function does with a request; the debit is in KES."""
@@ -68,10 +164,9 @@ class Model:
         if currency not in (None, "KES"):
             return self._refuse(name, "MISMATCH", refund_id, amount, None, str(currency))
         full = amount is None or amount == AMOUNT
-        if self.status == "queued" and full:
-            self.status, self.cancelled_by = "cancelled", refund_id
-            return ("cancelled",)
-        if self.status == "queued" and (amount or 0) <= AMOUNT:
+        if self.status in UNSETTLED and full:
+            return self._cancel(refund_id)
+        if self.status in UNSETTLED and (amount or 0) <= AMOUNT:
             return AGAIN
         if self.status == "cancelled" and self.cancelled_by == refund_id and full:
             return ("cancelled",)
@@ -110,10 +205,9 @@ class Model:
         if f"refund {refund_id}" in self.entries:
             return self._ask_again(f"refund {refund_id}", amount)
         match self.status:
-            case "queued":
+            case "queued" | "held":
                 if full:
-                    self.status, self.cancelled_by = "cancelled", refund_id
-                    return ("cancelled",)
+                    return self._cancel(refund_id)
                 return AGAIN if (amount or 0) <= AMOUNT else ("no", "EXCEEDS_ORIGINAL")
             case "cancelled" if self.cancelled_by == refund_id:
                 return ("repeated",) if full else ("reused",)
@@ -136,6 +230,10 @@ class Model:
             return ("reused",)
         earlier = self.entries[name]
         return ("no", earlier[1]) if earlier[0] == "rejected" else ("repeated",)
+
+    def _cancel(self, refund_id: str) -> Answer:
+        self.status, self.cancelled_by, self.held_by = "cancelled", refund_id, None
+        return ("cancelled",)
 
     def _post(self, name: str, change: int, amount: int) -> Answer:
         self.balance, self.version = self.balance + change, self.version + 1

@@ -16,11 +16,11 @@ from wakala.audit import (
     Row,
     TransactionId,
     audit,
-    masked,
     render,
 )
 from wakala.output import out
 from wakala.stack import Stack
+from wakala.wallets import masked
 from wallet_ledger.aws import items
 from wallet_ledger.domain.ids import AgentId, Currency, EntryId, Fingerprint, IdempotencyKey, Phone
 from wallet_ledger.domain.letters import (
@@ -824,6 +824,11 @@ def test_a_hold_that_still_looks_wrong_when_read_together_counts() -> None:
     assert audited(stored) == ["P5 it is held by a letter that is not kept: L-1"]
 
 
+def test_a_row_says_itself_when_it_is_to_be_purged() -> None:
+    stored = Stored(item_of(row("k-1", 300, Status.EXPIRED)) | {"purgeAt": {"N": str(NOW_S)}})
+    assert audited(stored) == ["P5 it is expired, which no entry tells of, and is to be purged"]
+
+
 def test_a_row_that_nobody_can_read_is_named_and_ends_no_audit() -> None:
     posted = items.entry_item(NewEntry(debit("k-1", 300), SETTLED.outcome), NOW_MS)
     edited = item_of(row("k-1", 300)) | {"status": {"S": "limbo"}}
@@ -840,14 +845,47 @@ def test_a_row_that_nobody_can_read_is_named_and_ends_no_audit() -> None:
 def test_an_entry_that_nobody_can_read_is_named_and_ends_no_audit() -> None:
     posted = items.entry_item(NewEntry(debit("k-1", 300), SETTLED.outcome), NOW_MS)
     edited = [each | {"outcome": {"S": "maybe"}} for each in (posted, STORED["r-1"])]
-    balance = items.ledger_key(PHONE, items.BALANCE)
-    stored = Stored(item_of(ROWS["k-1"].transaction), ledger=[*edited, balance])
+    stored = Stored(item_of(ROWS["k-1"].transaction), ledger=edited)
     assert sorted(audited(stored)) == [
-        "P3 no entry that the books know",
         "P3 no entry that the books know",
         "P4 no entry that the books know",
         "P6 it says synced, and the ledger has no posted debit",
     ]
+
+
+def test_a_wallet_that_nobody_can_read_is_named_and_its_entries_are_still_in_its_books() -> None:
+    entries = [
+        items.entry_item(NewEntry(movement, outcome), NOW_MS)
+        for movement, outcome in (
+            (credit("c-1", 1000), Posted(1, 1000)),
+            (debit("k-1", 300), SETTLED.outcome),
+        )
+    ]
+    balance = items.ledger_key(PHONE, items.BALANCE) | {"status": {"S": "odd"}}
+    balance |= {"balanceMinor": {"N": "700"}, "version": {"N": "2"}, "currency": {"S": "KES"}}
+    stored = Stored(item_of(ROWS["k-1"].transaction), ledger=[*entries, balance])
+    told = ["P3 its balance item cannot be read (status)"]
+    told.append("P9 1 wallet cannot be read, and is not counted")
+    assert audited(stored) == told
+    entries[1] |= {"balanceAfterMinor": {"N": "1700"}}
+    assert "P3 it says 1,700 is left where 700 is" in audited(stored)
+
+
+def test_p9_counts_no_wallet_that_nobody_can_read_and_says_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tally = Audit(NOW_S)
+    unread = replace(SOUND, wallet=None, unreadable="status")
+    for books in (
+        unread,
+        unread,
+        replace(SOUND, wallet=replace(wallet(SOUND), balance_minor=9999)),
+    ):
+        tally.check_books(books)
+    out.print(render(tally.report()))
+    said = capsys.readouterr().out
+    assert "\nP9: wallets hold 9,999 KES, and 750 came in and stayed\n" in said
+    assert "\nP9: 2 wallets cannot be read, and are not counted\n" in said
 
 
 def test_of_a_running_total_the_debit_is_told_and_of_nothing_else() -> None:

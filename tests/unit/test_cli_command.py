@@ -2,7 +2,9 @@
 
 import fcntl
 import json
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +17,7 @@ from tests.template import TEMPLATE
 from wakala import __main__ as entry
 from wakala import deploy, engine, home, main, options, wallets
 from wakala.engine import Engine
-from wakala.info import DEAD_LETTERS, Info, QueueCount, command_options, posting
+from wakala.info import DEAD_LETTERS, Info, Letters, QueueCount, command_options, posting
 from wakala.output import Problem, out
 from wakala.stack import Stack, Where, reachable_api_url
 from wakala.transactions import Answer
@@ -131,6 +133,10 @@ def test_a_credit_that_the_stack_would_not_read_is_refused_here(
     [
         (NoCredentialsError(), "no AWS credentials: give --profile, or sign in"),
         (EndpointConnectionError(endpoint_url="http://e"), "is the engine running?"),
+        (
+            EndpointConnectionError(endpoint_url="https://cloudformation.eu-1.amazonaws.com/"),
+            "is that a Region, and is this machine online?",
+        ),
         (
             ClientError({"Error": {"Code": "ExpiredToken", "Message": "m"}}, "GetItem"),
             "the AWS session has expired",
@@ -279,7 +285,8 @@ def test_an_engine_answers_for_the_gateway_at_its_own_address(
 
 
 def test_info_gives_scripts_what_was_promised() -> None:
-    view = Info(STACK, {"TxDlqUrl": QueueCount(1, 2, 3)}, 4).view()
+    letters = Letters(6, 5, 4, False, None)
+    view = Info(STACK, {"TxDlqUrl": QueueCount(1, 2, 3)}, 4, letters).view()
     assert view == {
         "apiUrl": "http://127.0.0.1:4566/_aws/execute-api/abc123/local",
         "endpointUrl": "http://127.0.0.1:4566",
@@ -288,6 +295,7 @@ def test_info_gives_scripts_what_was_promised() -> None:
         "outputs": STACK.outputs,
         "queues": {"TxDlqUrl": {"waiting": 1, "inFlight": 2, "delayed": 3}},
         "openTransactions": 4,
+        "deadLetters": {"open": 6, "parked": 5, "held": 4, "more": False, "problem": None},
     }
 
 
@@ -318,7 +326,7 @@ def test_a_private_file_is_its_owners_alone(own_home: Path) -> None:
     assert [each.name for each in path.parent.iterdir()] == ["AG-001"]
 
 
-GROUPS = ("agent", "wallet", "tx", "refund")
+GROUPS = ("agent", "wallet", "tx", "refund", "dead-letters", "events")
 
 
 @pytest.mark.parametrize("group", ["", *GROUPS])
@@ -346,6 +354,25 @@ def test_what_nobody_expected_is_one_line_too(told: Told, monkeypatch: pytest.Mo
     status, said = told("info")
     assert (status, said.count("\n")) == (1, 1)
     assert "unexpected KeyError" in said
+
+
+def test_a_reader_that_has_enough_ends_a_command_quietly() -> None:
+    """As in `wakala dead-letters export --out - | head -1`."""
+    sources = os.pathsep.join(str(home.checkout() / name) for name in ("cli", "shared"))
+    script = (
+        "from wakala import main, options\n"
+        "def closed(_):\n    raise BrokenPipeError\n"
+        "options.open_stack = closed\n"
+        "raise SystemExit(main.run(['info']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | {"PYTHONPATH": sources},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_port_that_is_none_is_a_clear_problem() -> None:

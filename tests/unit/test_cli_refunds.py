@@ -405,6 +405,21 @@ def test_a_dry_run_over_http_of_anothers_transaction_is_one_line(backend: Backen
         foreseen_over_http(backend, idempotencyKey="k-9")
 
 
+def test_a_wallet_that_nobody_can_read_is_one_line_and_nothing_is_asked_for(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend.wallet = replace(backend.wallet, status="odd")  # type: ignore[arg-type]
+    for ask in (foreseen, foreseen_over_http, told):
+        with pytest.raises(Problem, match=r"the balance item of 254…678 is none .*its status"):
+            ask(backend)
+    assert backend.sent == []
+    backend.begin(SETTLED)
+    backend.wallet = replace(backend.wallet, status=WalletStatus.ACTIVE)
+    monkeypatch.setitem(backend.ledger["254712345678", "debit#AG-001#k-1"], "outcome", {})
+    with pytest.raises(KeyError):  # and what else is odd, is nobody's wallet
+        foreseen(backend)
+
+
 # --- over HTTP ------------------------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from wakala import wallets
+from wakala import main, options, wallets
 from wakala.output import Problem
 from wakala.stack import Stack
 from wallet_ledger.aws import items
@@ -137,6 +137,39 @@ def test_a_phone_without_a_wallet_and_a_text_that_is_no_phone_are_one_line(stack
         wallets.show(stack, PHONE)
     with pytest.raises(Problem, match="'0799' is no phone"):
         wallets.show(stack, "0799")
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value"),
+    [
+        ("status", {"S": "odd"}),
+        ("currency", None),
+        ("balanceMinor", {"N": "1.5"}),
+        ("version", {"S": "1"}),
+    ],
+)
+def test_a_balance_item_that_nobody_could_have_written_is_one_line_and_nothing_is_sent(
+    stack: Stack,
+    backend: Backend,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    attribute: str,
+    value: dict[str, str] | None,
+) -> None:
+    monkeypatch.setattr(options, "open_stack", lambda _: stack)
+    credit(stack, 100, credit_id="f-1")
+    balance = backend.ledger["254712345678", items.BALANCE]
+    balance.pop(attribute)
+    if value is not None:
+        balance[attribute] = value
+    for command in ("show", "freeze", "unfreeze", "open"):
+        assert main.run(["wallet", command, PHONE]) == 1
+        assert capsys.readouterr().err == (
+            "error: the balance item of 254…678 is none that our code writes (its"
+            f" {attribute}): nothing is written to it meanwhile, see"
+            " docs/runbook.md#the-books-look-wrong\n"
+        )
+    assert len(backend.requests) == 1
 
 
 def test_scripts_get_a_wallet_in_minor_units(stack: Stack) -> None:

@@ -23,6 +23,7 @@ from tests.fakes.samples import AGENT, KES, PHONE, credit, debit, posting, refun
 from tests.fakes.scripted import Step, first, scripted, unavailable
 from wallet_ledger.contracts import Defaults
 from wallet_ledger.domain.ids import IdempotencyKey
+from wallet_ledger.domain.letters import held as triage_held
 from wallet_ledger.domain.postings import Committed
 from wallet_ledger.domain.transactions import (
     SWEEP_AFTER_MS,
@@ -122,7 +123,7 @@ def queued(world: World) -> None:
 
 
 def held(world: World) -> None:
-    world.put(replace(world.row, status=Status.HELD))
+    world.put(triage_held(world.row, "L-1", START_MS))
 
 
 def synced(world: World) -> None:

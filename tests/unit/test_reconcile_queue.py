@@ -346,7 +346,7 @@ def test_a_violation_is_put_aside_with_the_place_that_raised_it(world: World) ->
             "source": "TxQueue",
             "why": "KeyError",
             "failure": "violated",
-            "place": "test_reconcile_queue.py explode",
+            "place": "settle.py _settle_together",
             "record": last,
         }
     ]
@@ -354,7 +354,7 @@ def test_a_violation_is_put_aside_with_the_place_that_raised_it(world: World) ->
 
 def test_what_could_not_be_put_aside_comes_again_and_its_queue_gives_it_up(world: World) -> None:
     def refuse(letter: OutgoingMessage) -> bool:
-        return json.loads(letter.body)["record"]["messageId"] == "1"
+        return bool(json.loads(letter.body)["record"]["messageId"] == "1")
 
     world.delivery_failures.refuses = refuse
     records = [

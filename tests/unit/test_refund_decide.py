@@ -245,6 +245,7 @@ def test_a_full_refund_of_what_is_not_settled_cancels_it(
             row,
             status=Status.CANCELLED,
             cancelled_by="R-1",
+            held_by=None,
             updated_at_ms=NOW_MS,
             next_sweep_at_ms=None,
         )

@@ -225,7 +225,7 @@ def test_p12_one_line_for_each_refund_and_nothing_of_its_content(
     assert [line.message for line in caplog.records] == [
         "refund decided",
         "cancelled",
-        "given back",
+        "unfinished",
         "invariant violated",
     ]
     for secret in (PHONE, "R-secret", "4711", "wrong phone", "K-1"):

@@ -161,7 +161,9 @@ def _letter_item() -> dict[str, Any]:
     return items.letter_item(opened(arrival, diagnosis, Budget(), preview="{}", now_ms=1))
 
 
-def test_of_the_dead_letters_table_only_letters_are_told() -> None:
+def test_of_the_dead_letters_table_only_letters_are_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     relay, letter = Relay(), _letter_item()
     assert items.read_letter(letter).status is LetterStatus.PARKED
     waited = letter | {"status": {"S": "waiting"}}
@@ -176,6 +178,7 @@ def test_of_the_dead_letters_table_only_letters_are_told() -> None:
     ]
     assert relay.handle(records) == []
     assert relay.sent() == Counter(DeadLetterTriaged=2)
+    assert "unreadable stream record" not in caplog.text
 
 
 def test_a_letter_that_cannot_be_understood_is_no_letter_again() -> None:

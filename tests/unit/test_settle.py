@@ -43,6 +43,7 @@ from tests.fakes.scripted import (
     unavailable,
 )
 from wallet_ledger.domain.ids import IdempotencyKey
+from wallet_ledger.domain.letters import held
 from wallet_ledger.domain.postings import Committed, Conflicted, Refused
 from wallet_ledger.domain.transactions import OfflineTransaction, Reason, Status
 from wallet_ledger.domain.wallets import (
@@ -101,7 +102,9 @@ class World:
     def close(self, key: str, status: Status) -> None:
         """Somebody else has moved the row."""
         moved = replace(self.row(key), status=status)
-        if status not in {Status.QUEUED, Status.HELD}:
+        if status is Status.HELD:
+            moved = held(moved, "L-1", moved.updated_at_ms)
+        elif status is not Status.QUEUED:
             moved = replace(moved, next_sweep_at_ms=None)
         self.store.rows[AGENT, IdempotencyKey(key)] = moved
 

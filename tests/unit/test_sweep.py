@@ -310,9 +310,13 @@ def test_the_cap_of_a_run_counts_what_was_tried(town: Town) -> None:
     assert town.sweep().sent_again == 1
 
 
-def test_a_run_says_how_much_is_open_and_how_old_the_oldest_is(town: Town) -> None:
+def test_a_run_says_how_much_is_open_and_how_old_the_oldest_is_but_for_what_is_held(
+    town: Town,
+) -> None:
+    town.put(samples.row_of(samples.request("k-0"), Status.HELD))
+    town.pass_ms(50_000)
     town.accept("k-1")
-    town.put(samples.row_of(samples.request("k-2"), Status.HELD))
+    town.accept("k-2")
     town.pass_ms(90_500)
     swept = town.sweep()
     assert (swept.open_rows, swept.oldest_age_s) == (2, 90)

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from wallet_ledger import telemetry
+from wallet_ledger.aws import items
+from wallet_ledger.domain.ids import Phone
 from wallet_ledger.telemetry import (
     HandlerFailed,
     count,
@@ -137,6 +139,26 @@ def test_each_log_line_of_an_invocation_carries_its_request_id(
 def _choke(_: object, __: Any) -> None:
     count("TransactionsAccepted")
     raise ValueError(f"cannot read {PHONE}")
+
+
+def test_an_errors_place_is_in_our_own_code_whoever_raised_it() -> None:
+    """Otherwise every status that nobody knows would be one bug, in Python's own enum."""
+    with pytest.raises(KeyError) as missing:
+        items.read_wallet({"phone": {"S": PHONE}})
+    odd = items.ledger_key(Phone(PHONE), items.BALANCE) | {
+        "balanceMinor": {"N": "1"},
+        "currency": {"S": "KES"},
+        "version": {"N": "1"},
+        "status": {"S": "odd"},
+    }
+    with pytest.raises(ValueError, match="odd") as unknown:
+        items.read_wallet(odd)
+    with pytest.raises(ZeroDivisionError) as foreign:
+        1 / 0  # noqa: B018
+
+    assert telemetry.place_of(missing.value) == "items.py read_wallet"
+    assert telemetry.place_of(unknown.value) == "items.py read_wallet"
+    assert telemetry.place_of(foreign.value) == ""
 
 
 def test_p12_an_error_is_told_by_class_and_places_and_never_by_its_text(

@@ -400,9 +400,27 @@ def letter_shard_key(shard: int) -> str:
     return f"{_LETTER}{shard:02d}"
 
 
+def letter_place(shard: int, at_ms: int, letter_id: str, *, open_only: bool) -> Item:
+    """The key of a letter in one of the indexes of letters: where a page of it starts or ends."""
+    shard_name, at_name = ("openShard", "dueAt") if open_only else ("shard", "arrivedAt")
+    place = {shard_name: _s(letter_shard_key(shard)), at_name: _n(at_ms)}
+    return letter_key(letter_id) | place
+
+
+def read_letter_place(item: Mapping[str, Any]) -> tuple[int, str]:
+    """Of such a key, the time that orders the index and the letter's id."""
+    at = item["dueAt"] if "dueAt" in item else item["arrivedAt"]
+    return int(at["N"]), letter_id_of(item)
+
+
 def is_letter(item: Mapping[str, Any]) -> bool:
     """Whether an item of DeadLetters is a letter: records and budgets are there too."""
     return str(item["id"]["S"]).startswith(_LETTER)
+
+
+def letter_id_of(item: Mapping[str, Any]) -> str:
+    """The id of a letter, be the rest of it readable or not."""
+    return str(item["id"]["S"]).removeprefix(_LETTER)
 
 
 def letter_item(letter: Letter) -> Item:
@@ -451,7 +469,7 @@ def read_letter(item: Mapping[str, Any]) -> Letter:
     """The letter of an item. Raises KeyError or ValueError where it is none."""
     agent_id, key = _maybe_s(item, "agentId"), _maybe_s(item, "idempotencyKey")
     return Letter(
-        letter_id=str(item["id"]["S"]).removeprefix(_LETTER),
+        letter_id=letter_id_of(item),
         fingerprint=item["fingerprint"]["S"],
         source=Source(item["source"]["S"]),
         failure=Failure(item["failure"]["S"]),

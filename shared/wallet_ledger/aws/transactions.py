@@ -97,11 +97,12 @@ class DynamoOpenTransactions:
         return self._move(
             row,
             update="SET #status = :expired, updatedAt = :now REMOVE openShard, nextSweepAt",
-            condition="#status = :queued",
+            condition="#status = :queued AND expiresAt = :seen",
             values={
                 ":expired": {"S": Status.EXPIRED},
                 ":now": {"N": str(now_ms)},
                 ":queued": {"S": Status.QUEUED},
+                ":seen": {"N": str(row.expires_at_s)},
             },
         )
 

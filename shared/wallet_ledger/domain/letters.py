@@ -82,6 +82,8 @@ class Standing(StrEnum):
     """Its row is held already, by another letter."""
     NO_ROW = "no_row"
     """A debit that no row asks for."""
+    UNFREEZES = "unfreezes"
+    """Nothing is decided, and it would unfreeze a wallet: which may have been frozen since."""
     UNREADABLE = "unreadable"
     """The tables hold something about it that no code of ours has written."""
 
@@ -206,8 +208,18 @@ DIAGNOSES = (
     ),
     Rule(
         (Failure.VIOLATED,),
-        (Standing.OPEN,),
+        (Standing.OPEN, Standing.UNFREEZES),
         Diagnosis(_BUG, _PARKED, "our code or our books are wrong: mend that, then redrive"),
+    ),
+    Rule(
+        (Failure.UNFINISHED,),
+        (Standing.UNFREEZES,),
+        Diagnosis(_TRANSIENT, _PARKED, "look whether it was frozen since: then redrive or discard"),
+    ),
+    Rule(
+        _RAN_OUT,
+        (Standing.UNFREEZES,),
+        Diagnosis(_NEVER_RAN, _PARKED, "look whether it was frozen since: then redrive or discard"),
     ),
     Rule(
         (Failure.UNFINISHED,),
@@ -257,7 +269,8 @@ class Arrival:
     """A dead letter as it was read: nothing is decided about it yet.
 
     `why` is a code or the text of a rule, never a value; `place` is the top frame of an error.
-    `body` is the message that its consumer did not take.
+    `body` is the message that its consumer did not take; `refused` names the transaction of a
+    refusal. `may_unfreeze`: doing it late may undo a freeze that was asked for since.
     """
 
     letter_id: str
@@ -268,11 +281,24 @@ class Arrival:
     original: Original
     body: str
     subject: Subject | None
+    refused: tuple[AgentId, IdempotencyKey] | None = None
+    may_unfreeze: bool = False
+
+    @property
+    def transaction(self) -> tuple[AgentId, IdempotencyKey] | None:
+        """Agent and idempotency key, where it is about a transaction of one agent."""
+        if isinstance(self.subject, Debit | Refund):
+            return self.subject.agent_id, self.subject.idempotency_key
+        return self.refused
 
     @property
     def fingerprint(self) -> str:
-        """What letters of one trouble have in common: they are shown, and acted on, as a group."""
-        return digest("letter:v1", self.source, self.failure, _one_line(self.why), self.place)[:12]
+        """What letters of one trouble have in common: they are shown, and acted on, as a group.
+
+        What may unfreeze a wallet is a trouble of its own: nobody redrives it with the others.
+        """
+        parts = ("letter:v1", self.source, self.failure, _one_line(self.why), self.place)
+        return digest(*parts, *(["unfreezes"] if self.may_unfreeze else []))[:12]
 
     @property
     def subject_ref(self) -> str:
@@ -294,9 +320,10 @@ class Action:
 class Letter:
     """A dead letter as it is kept, but for its body. `revision` counts its changes from 1.
 
-    `due_at_ms`: when an open letter is looked at next. `agent_id`, `idempotency_key` and `attempt`
-    are those of a debit or refund. `lane` tells phones apart, roughly: letters of one phone have
-    one lane, and nobody finds the phone from it. `record_parts`: in how many its record is kept.
+    `due_at_ms`: when an open letter is looked at next. `agent_id` and `idempotency_key` are those
+    of a transaction or its refund, `attempt` that of a debit. `lane` tells phones apart, roughly:
+    letters of one phone have one lane, and nobody finds the phone from it. `record_parts`: in how
+    many its record is kept.
     """
 
     letter_id: str
@@ -345,7 +372,7 @@ def opened(
 ) -> Letter:
     """The letter that is kept for an arrival."""
     subject = arrival.subject
-    known = subject if isinstance(subject, Debit | Refund) else None
+    agent_id, idempotency_key = arrival.transaction or (None, None)
     letter = Letter(
         letter_id=arrival.letter_id,
         fingerprint=arrival.fingerprint,
@@ -365,8 +392,8 @@ def opened(
         updated_at_ms=now_ms,
         revision=1,
         due_at_ms=None,
-        agent_id=known.agent_id if known else None,
-        idempotency_key=known.idempotency_key if known else None,
+        agent_id=agent_id,
+        idempotency_key=idempotency_key,
         attempt=subject.attempt if isinstance(subject, Debit) else None,
     )
     if letter.status is LetterStatus.WAITING:
@@ -480,8 +507,9 @@ def letter_shard(letter_id: str) -> int:
 
 
 def lane_of(phone: Phone | str | None) -> str:
-    """Four hex digits: one in 65,536 phones shares them, so they tell nothing of the phone."""
-    return "" if phone is None else digest("lane", _one_line(phone))[:4]
+    """Two hex digits: one phone in 256 shares them, so that beside its last three digits, which are
+    shown, hundreds remain. Phones that share a lane only wait for each other."""
+    return "" if phone is None else digest("lane", _one_line(phone))[:2]
 
 
 def _one_line(text: str) -> str:

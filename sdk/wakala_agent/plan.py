@@ -44,18 +44,22 @@ class Pace:
 
     `budget_s` bounds one sync, waits and requests included. `timeout_s` bounds a request; it is
     above the gateway's own 29 s, so that an answer is not given up while it may still come.
-    `requests_per_s` is kept from one sync of a `Syncer` to the next.
+    `requests_per_s` is kept from one sync of a `Syncer` to the next. `asks_max` bounds the queued
+    transactions that one sync asks for; 0 leaves that to another one.
     """
 
     budget_s: float = 60.0
     timeout_s: float = 35.0
     requests_per_s: float = 5.0
+    asks_max: int = ASK_MAX
     backoff: Backoff = field(default_factory=Backoff)
 
     def __post_init__(self) -> None:
         """Refuse what could never send anything."""
         if not (self.budget_s > 0 and self.timeout_s > 0 and self.requests_per_s > 0):
             raise ValueError("budget_s, timeout_s and requests_per_s are above 0")
+        if self.asks_max < 0:
+            raise ValueError("asks_max is 0 or more")
 
 
 @dataclass
@@ -276,7 +280,9 @@ class Plan:
 
     def _ask_for_queued(self) -> Steps[bool]:
         """Whether the server did not know something that it had: it is to be sent again."""
-        queued = self.outbox.next_to_ask(ASK_MAX)
+        queued = self.outbox.next_to_ask(self.pace.asks_max)
+        if not queued:
+            return False
         self.outbox.asking(each.idempotency_key for each in queued)
         failures, forgot = 0, False
         for each in queued:

@@ -15,15 +15,13 @@ import traceback
 
 import httpx
 
-from wakala_agent import Backoff, Outbox, Pace, Syncer, plan
+from wakala_agent import Backoff, Outbox, Pace, Syncer
 
 LIFE_S = 60
 """No app outlives a test that is gone."""
 
 CONTEXT = ssl.create_default_context()
-PACE = Pace(timeout_s=5, requests_per_s=1_000, backoff=Backoff(0.001, 0.004))
-
-plan.ASK_MAX = 3  # what is asked for is at the server, and there is more to be killed in
+PACE = Pace(timeout_s=5, requests_per_s=1_000, asks_max=3, backoff=Backoff(0.001, 0.004))
 
 
 def say(*words: object) -> None:

@@ -4,6 +4,8 @@ import json
 import logging
 import math
 import os
+import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -47,7 +49,7 @@ def _keys(listed: Iterator[Transaction]) -> list[str]:
 
 
 def _run(script: str, *arguments: object) -> subprocess.Popen[str]:
-    """A process of its own that knows the package."""
+    """A process of its own, and a group, that knows the package."""
     command = [sys.executable, "-c", script, *map(str, arguments)]
     return subprocess.Popen(
         command,
@@ -55,7 +57,18 @@ def _run(script: str, *arguments: object) -> subprocess.Popen[str]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
+
+
+def _said(script: str, *arguments: object) -> str:
+    """What such a process writes until it ends, with all its children."""
+    with _run(script, *arguments) as process:
+        try:
+            return process.communicate(timeout=20)[0]
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_what_was_submitted_is_there_in_its_order_when_the_app_comes_back(tmp_path: Path) -> None:
@@ -443,6 +456,30 @@ def test_a_file_that_may_not_be_written_is_told() -> None:
         assert outbox.counts() == {State.STORED: 2}
 
 
+def test_c12_cut_at_any_byte_of_its_log_the_file_holds_what_was_returned_by_then(
+    outbox: Outbox, tmp_path: Path
+) -> None:
+    """Power fails, or a process is killed: each `submit` is there whole, or not at all."""
+    log = outbox.path.with_name("outbox.db-wal")
+    outbox.close()  # what is in the log from here on is what is submitted
+    returned = [0]
+    keys = []
+    for n in range(4):
+        keys.append(outbox.submit(PHONE, n + 1))
+        returned.append(log.stat().st_size)
+    written, copy = log.read_bytes(), tmp_path / "copy"
+    for cut in sorted({*range(0, len(written), 997), *returned}):
+        copy.mkdir()
+        (copy / "outbox.db").write_bytes(outbox.path.read_bytes())
+        (copy / "outbox.db-wal").write_bytes(written[:cut])
+        with Outbox(copy / "outbox.db", AGENT) as after:
+            found = _keys(after.pending())
+            assert len(found) == sum(size <= cut for size in returned[1:])
+            assert found == keys[: len(found)]
+            after.submit(PHONE, 9)
+        shutil.rmtree(copy)
+
+
 # A full disk.
 
 
@@ -614,8 +651,7 @@ def test_after_a_fork_neither_side_loses_what_it_submits(tmp_path: Path) -> None
     """Also where a thread was writing, and a sync was under way, in that very moment."""
     for number in range(2):
         path = tmp_path / f"{number}.db"
-        with _run(FORKING, path) as forking:
-            assert forking.communicate(timeout=20)[0] == "done\n"
+        assert _said(FORKING, path) == "done\n"
         with Outbox(path, AGENT) as outbox:
             keys = {"before", "thread", "child-1", "child-2", "parent"}
             assert {each.idempotency_key for each in outbox.pending()} == keys
@@ -642,8 +678,7 @@ os.wait()
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_syncer_that_is_killed_leaves_no_lock_with_its_children(tmp_path: Path) -> None:
-    with _run(ORPHANED, tmp_path / "outbox.db") as orphaned:
-        assert orphaned.communicate(timeout=20)[0] == "alone\n"
+    assert _said(ORPHANED, tmp_path / "outbox.db") == "alone\n"
 
 
 FIRST_OPENING = """
@@ -704,8 +739,7 @@ Syncer(outbox, "https://api.test", lambda: "")
 outbox.submit("0712345678", 1)
 print({"httpx", "asyncio", "ssl"} & set(sys.modules))
 """
-    with _run(script, tmp_path / "outbox.db") as app:
-        assert app.communicate(timeout=20)[0] == "set()\n"
+    assert _said(script, tmp_path / "outbox.db") == "set()\n"
 
 
 def test_lists_are_read_in_pages(outbox: Outbox, monkeypatch: pytest.MonkeyPatch) -> None:

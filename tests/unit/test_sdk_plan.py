@@ -168,10 +168,8 @@ def test_a_server_that_takes_its_time_to_settle_is_asked_again_next_time(device:
     assert device.states() == [State.SYNCED] * 3
 
 
-def test_those_are_asked_for_first_that_were_asked_for_least(
-    device: Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("wakala_agent.plan.ASK_MAX", 10)
+def test_those_are_asked_for_first_that_were_asked_for_least(device: Device) -> None:
+    device.pace = Pace(asks_max=10)
     device.api.asks_until_settled = 10
     _submit(device, 12)
     for _ in range(2):
@@ -185,6 +183,13 @@ def test_an_answer_in_another_currency_is_about_something_else(device: Device) -
     report = device.fails(spoilt(lambda body: body.replace(b'"TZS"', b'"KES"'))).sync()
     assert (report.failures, report.replayed) == (1, 1)
     assert device.states() == [State.SYNCED]
+
+
+def test_a_sync_may_leave_it_to_another_to_ask(device: Device) -> None:
+    device.pace = Pace(asks_max=0)
+    _submit(device, 3)
+    assert (device.sync().asked, device.sync().requests) == (0, 0)
+    assert device.states() == [State.QUEUED] * 3
 
 
 # Nothing is sent twice, and what is sent again is the same.
@@ -704,6 +709,8 @@ def test_a_sync_that_is_to_stop_begins_nothing(device: Device) -> None:
 def test_a_pace_that_never_sends_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="above 0"):
         Pace(**wrong)
+    with pytest.raises(ValueError, match="asks_max"):
+        Pace(asks_max=-1)
 
 
 def test_the_backoff_is_bounded_and_drawn_evenly() -> None:

@@ -31,6 +31,7 @@ lint: $(READY)
 
 types: $(READY)
 	$(BIN)/mypy
+	$(BIN)/mypy --python-version 3.10 sdk
 
 openapi: $(READY) ## Write docs/openapi.yaml anew from the code that it describes
 	PYTHONPATH=services $(BIN)/python -m tests.openapi

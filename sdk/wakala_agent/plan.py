@@ -164,12 +164,14 @@ class Plan:
         """
         aside, at_last, failures = self.outbox.suspects(), False, 0
         blaming = True
+        left: str | None = None  # why something stays behind, whatever passes after it
         while True:
             page = _trustworthy(self.outbox.next_to_send(BATCH_MAX, aside))
             if not page:
                 if at_last or not aside:
+                    self.report.problem = self.report.problem or left
                     return
-                aside, at_last = set(), True
+                aside, at_last, left = set(), True, None
                 continue
             trouble = yield from self._send_page(page)
             self.report.problem = trouble.why if trouble else None
@@ -183,6 +185,7 @@ class Plan:
                 self.outbox.suspecting(each.idempotency_key for each in page)
                 if page[0].suspect + 1 >= SUSPECT_ALONE:
                     aside.add(page[0].phone_tail)
+                    left = trouble.why
                     blaming = False  # the next may fail because all do
             failures += 1
             yield from self._back_off(failures, trouble.retry_after_s)

@@ -95,7 +95,7 @@ REFUNDS = DOCS / "refunds.md"
 LETTERS = DOCS / "dead-letters.md"
 RUNBOOK = DOCS / "runbook.md"
 DECISIONS = sorted((DOCS / "decisions").glob("[0-9]*.md"))
-PAGES = [README, *sorted(DOCS.rglob("*.md"))]
+PAGES = [README, ROOT / "sdk" / "README.md", *sorted(DOCS.rglob("*.md"))]
 
 NOT_OURS = {"eventID", "STATUS", "BALANCE_", "bank"}
 """What pages quote from the article, and an example's funding source."""

@@ -35,6 +35,7 @@ from tests.fakes.agent_api import (
 )
 from wakala_agent import Backoff, Outbox, Pace, Report, State
 from wakala_agent.api import RETRY_AFTER_MAX_S, Answer, Call, read_answer
+from wakala_agent.outbox import SUSPECT_ALONE
 from wakala_agent.plan import ASK_FAILURES_MAX, Gate, NewToken, Pause, Plan
 
 PHONE = "0712345678"
@@ -423,6 +424,17 @@ def test_one_at_which_the_server_itself_fails_lets_all_but_its_phone_pass(
     device.sync()
     assert set(device.states()) == {State.SYNCED}
     assert _is_well(device)
+
+
+def test_what_passes_after_it_does_not_hide_what_stays_behind(device: Device) -> None:
+    """Both were put aside before, and the server still fails at the first alone."""
+    bad, mended = device.outbox.submit(PHONE, 1), device.outbox.submit(OTHER, 2)
+    for _ in range(SUSPECT_ALONE):
+        device.outbox.suspecting([bad, mended])
+    report = device.fails(answered(500, {})).sync()
+    assert device.outbox.status(bad).state is State.STORED
+    assert device.outbox.status(mended).state is State.SYNCED
+    assert report.problem == "500"
 
 
 def test_when_no_network_is_there_nothing_is_put_aside_and_batches_stay_whole(

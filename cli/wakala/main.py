@@ -30,7 +30,6 @@ from wakala import (
     transactions,
     wallets,
 )
-from wakala.home import home
 from wakala.options import LOCAL, Amount, Flag, Json, On, StackName
 from wakala.output import (
     Problem,
@@ -712,16 +711,10 @@ def _submit_file(stack: Stack, documents: list[transactions.Document], *, json: 
             apis[agent_id] = AgentApi(stack.api_url, agents.token(stack, agent_id))
         return apis[agent_id]
 
-    def outbox_of(agent_id: str) -> Path:
-        # A pool of its own for each deployment: what another one knows, this one need not.
-        outbox = home() / "outboxes" / stack.output("UserPoolId") / f"{agent_id}.db"
-        outbox.parent.mkdir(parents=True, exist_ok=True)
-        return outbox
-
     for agent_id in dict.fromkeys(str(document["agentId"]) for document in documents):
         api_of(agent_id)  # an agent that nobody enrolled is told before anything is sent
     with progress_bar("submitting", len(documents)) as advance:
-        answers = transactions.submit_all(documents, api_of, outbox_of, advance)
+        answers = transactions.submit_all(documents, api_of, advance)
     counts = transactions.count(answers)
     results = [{**_sent_id(answer), **answer.view()} for answer in answers]
     show(json, counts | {"results": results}, lambda: _answers_table(answers))

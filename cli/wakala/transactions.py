@@ -7,29 +7,23 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import batched
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 
 from wakala.output import Problem
-from wakala_agent import InvalidTransaction, KeyReused, Outbox, Pace, State, Syncer, UnknownKey
 from wallet_ledger import strict_json
+from wallet_ledger.contracts import BATCH_MAX
 from wallet_ledger.errors import InvalidMessage
 
 ATTEMPTS_MAX = 8
 BACKOFF_SECONDS = 0.2
 BACKOFF_SECONDS_MAX = 10.0
 CONFLICT = 409
-
-SYNC_SECONDS_MAX = 600.0
-"""How long a file may take: thirty thousand transactions, and some time to wait."""
-REQUESTS_PER_S = 50.0
-"""An operator's machine is one of many that send, and half of what a stack's API admits."""
 
 COLUMNS = ("agentId", "phone", "amount", "idempotencyKey", "currency", "capturedAt")
 REQUIRED = COLUMNS[:4]
@@ -103,32 +97,18 @@ class AgentApi:
             (time.monotonic() - started) * 1000,
         )
 
-    def sync(self, transactions: Sequence[Document], outbox: Path | None = None) -> list[Answer]:
-        """Send transactions of one agent by the SDK; an answer for each, in their order.
-
-        They are in the outbox, one for this call alone where none is named, before the first is
-        sent. What can be no transaction is answered here, as the API would. Problem where some
-        were not taken; with an outbox that is named, the same call goes on from there.
-        """
-        with ExitStack() as opened:
-            if outbox is None:
-                folder = opened.enter_context(TemporaryDirectory(prefix="wakala-outbox-"))
-                outbox = Path(folder) / "outbox.db"
-            kept = opened.enter_context(Outbox(outbox, transactions[0]["agentId"]))
-            put = [_put(kept, sent) for sent in transactions]
-            heard = _Heard(self.transport or httpx.HTTPTransport())
-            pace = Pace(budget_s=SYNC_SECONDS_MAX, requests_per_s=REQUESTS_PER_S, asks_max=0)
-            syncer = Syncer(kept, self.url, lambda: self.id_token, pace=pace, transport=heard)
-            report = syncer.sync()
-            answers = [
-                done if isinstance(done, Answer) else heard.answer(sent, kept, repeated=done)
-                for sent, done in zip(transactions, put, strict=True)
-            ]
-        taken = [answer for answer in answers if answer is not None]
-        if len(taken) < len(answers):
-            number = len(answers) - len(taken)
-            raise Problem(f"{number} of {len(answers)} were not taken: {report.problem}")
-        return taken
+    def submit_batch(self, transactions: Sequence[Document]) -> list[Answer]:
+        """Send up to 50 transactions in one request; an answer for each, in their order."""
+        answers, each_answered = self._batch(transactions)
+        for attempt in range(1, ATTEMPTS_MAX):
+            again = [n for n, answer in enumerate(answers) if answer.retryable]
+            if not again or not each_answered:  # a request that failed whole was repeated already
+                break
+            self._wait(attempt, None)
+            later, each_answered = self._batch([transactions[n] for n in again])
+            for n, answer in zip(again, later, strict=True):
+                answers[n] = answer
+        return answers
 
     def status(self, key: str) -> httpx.Response:
         """Ask for the status of one of the agent's transactions."""
@@ -147,6 +127,20 @@ class AgentApi:
             answer.headers.get("Idempotent-Replayed") == "true",
             (time.monotonic() - started) * 1000,
         )
+
+    def _batch(self, transactions: Sequence[Document]) -> tuple[list[Answer], bool]:
+        """An answer for each, and whether the API gave each its own."""
+        started = time.monotonic()
+        answer = self._until_answered(
+            "POST", "/tx/offline/batch", {"transactions": list(transactions)}
+        )
+        took_ms = (time.monotonic() - started) * 1000
+        if answer.status_code != 200:
+            body = body_of(answer)
+            failed = [Answer(t, answer.status_code, body, False, took_ms) for t in transactions]
+            return failed, False
+        results = zip(transactions, body_of(answer)["results"], strict=True)
+        return [_item_answer(sent, result, took_ms) for sent, result in results], True
 
     def _until_answered(self, method: str, path: str, body: object) -> httpx.Response:
         """The first answer that repeating the request would not change, or else the last one."""
@@ -199,10 +193,9 @@ def read_file(path: Path, agent_id: str | None = None) -> list[Document]:
 def submit_all(
     transactions: Sequence[Document],
     api_of: Callable[[str], AgentApi],
-    outbox_of: Callable[[str], Path],
     sent: Callable[[int], None],
 ) -> list[Answer]:
-    """Send everything, an outbox and a sync per agent; `sent` hears how many each one held.
+    """Send everything in batches per agent; `sent` hears how many each batch held.
 
     The answers are in the order of `transactions`; so is what reaches the API of one agent.
     """
@@ -211,9 +204,10 @@ def submit_all(
         by_agent.setdefault(transaction["agentId"], []).append(n)
     answers: dict[int, Answer] = {}
     for agent_id, numbers in by_agent.items():
-        own = [transactions[n] for n in numbers]
-        answers |= zip(numbers, api_of(agent_id).sync(own, outbox_of(agent_id)), strict=True)
-        sent(len(own))
+        api = api_of(agent_id)
+        for batch in batched(numbers, BATCH_MAX, strict=False):
+            answers |= zip(batch, api.submit_batch([transactions[n] for n in batch]), strict=True)
+            sent(len(batch))
     return [answers[n] for n in range(len(transactions))]
 
 
@@ -277,80 +271,13 @@ def _ndjson(text: str, name: str) -> Iterator[tuple[int, Document]]:
         yield number, document
 
 
-def _put(kept: Outbox, sent: Document) -> Answer | bool:
-    """Into the outbox: whether it was there before, or the answer to what cannot be in one."""
-    names = {"currency": "currency", "capturedAt": "captured_at"}
-    try:
-        if unknown := sent.keys() - {*COLUMNS}:
-            raise InvalidTransaction(f"{min(unknown)}: no such member")
-        if missing := {*REQUIRED} - sent.keys():
-            raise InvalidTransaction(f"{min(missing)}: this member is required")
-        before = _is_there(kept, sent["idempotencyKey"])
-        kept.submit(
-            sent["phone"],
-            sent["amount"],
-            idempotency_key=sent["idempotencyKey"],
-            **{names[name]: sent[name] for name in names if name in sent},
-        )
-    except InvalidTransaction as error:
-        return _refused(sent, 400, "VALIDATION_FAILED", str(error))
-    except KeyReused as error:
-        return _refused(sent, 422, "KEY_REUSED", str(error))
-    return before
-
-
-def _is_there(kept: Outbox, key: object) -> bool:
-    try:
-        kept.status(str(key))
-    except UnknownKey:
-        return False
-    return True
-
-
-def _refused(sent: Document, status: int, code: str, detail: str) -> Answer:
-    problem = {"status": status, "code": code, "detail": detail, "retryable": False}
-    return Answer(sent, status, problem, replayed=False, took_ms=0)
-
-
-class _Heard(httpx.BaseTransport):
-    """A transport that remembers what the API said of each transaction, and how long it took."""
-
-    def __init__(self, inner: httpx.BaseTransport) -> None:
-        self._inner = inner
-        self._said: dict[str, tuple[Document, float]] = {}
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        started = time.monotonic()
-        response = self._inner.handle_request(request)
-        response.read()
-        took_ms = (time.monotonic() - started) * 1000
-        results = body_of(response).get("results")
-        for result in results if isinstance(results, list) else []:
-            if isinstance(result, dict) and "status" in result:
-                self._said[str(result.get("idempotencyKey"))] = (result, took_ms)
-        return response
-
-    def close(self) -> None:
-        self._inner.close()
-
-    def answer(self, sent: Document, kept: Outbox, *, repeated: bool) -> Answer | None:
-        """What became of one by its outbox, None where it is still on this machine alone."""
-        found = kept.status(sent["idempotencyKey"])
-        if found.state is State.STORED:
-            return None
-        if found.state is State.REFUSED:
-            problem = dict(found.error or {})
-            return Answer(sent, int(problem.get("status", 400)), problem, False, 0)
-        known = {
-            "idempotencyKey": found.idempotency_key,
-            "status": found.state.value,
-            "amount": found.amount,
-            "reason": found.reason,
-        }
-        view, took_ms = self._said.get(found.idempotency_key, (known, 0.0))
-        replayed = repeated or view.get("replayed") is True
-        body = {name: view[name] for name in view if name != "replayed" and view[name] is not None}
-        return Answer(sent, 200 if replayed else 202, body, replayed, took_ms)
+def _item_answer(sent: Document, result: Mapping[str, Any], took_ms: float) -> Answer:
+    if "error" in result:
+        problem = result["error"]
+        return Answer(sent, int(problem["status"]), dict(problem), False, took_ms)
+    body = {name: value for name, value in result.items() if name != "replayed"}
+    replayed = bool(result["replayed"])
+    return Answer(sent, 200 if replayed else 202, body, replayed, took_ms)
 
 
 def _may_pass(status: int, body: Document) -> bool:

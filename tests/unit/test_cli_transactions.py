@@ -8,7 +8,6 @@ from typing import Any
 import httpx
 import pytest
 
-from wakala import transactions
 from wakala.output import Problem
 from wakala.transactions import ATTEMPTS_MAX, AgentApi, Document, read_file, submit_all, why
 
@@ -176,78 +175,43 @@ def test_a_gateway_that_stays_busy_is_quoted() -> None:
     assert why(answer) == "<html>bad gateway</html>"
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that may take five seconds, and no pace."""
-    monkeypatch.setattr(transactions, "SYNC_SECONDS_MAX", 5.0)
-    monkeypatch.setattr(transactions, "REQUESTS_PER_S", 10_000.0)
-
-
-def accept(request: httpx.Request) -> httpx.Response:
-    """Everything is new."""
-    sent = json.loads(request.content)["transactions"]
-    assert len({each["agentId"] for each in sent}) == 1
-    return batch_answer(*(view(each["idempotencyKey"], replayed=False) for each in sent))
-
-
-@pytest.mark.usefixtures("quick")
-def test_a_file_goes_through_an_outbox_and_each_line_gets_its_answer(tmp_path: Path) -> None:
-    """The API's answers, and what the outbox itself knows: repetitions, reuses, what is none."""
+def test_of_a_batch_only_what_may_pass_is_sent_again() -> None:
+    keys = ["a", "b", "c"]
     gateway = Gateway(
         batch_answer(
-            view("new", replayed=False),
-            view("known", replayed=True),
-            {
-                "idempotencyKey": "refused",
-                "error": problem(400, "VALIDATION_FAILED", retryable=False),
-            },
-        )
+            view("a", replayed=False),
+            {"idempotencyKey": "b", "error": problem(503, "UNAVAILABLE", retryable=True)},
+            {"error": problem(400, "VALIDATION_FAILED", retryable=False)},
+        ),
+        batch_answer(view("b", replayed=True)),
     )
-    sent = [document(key) for key in ("new", "known", "refused")]
-    sent += [document("new"), document("new") | {"amount": 7}, document("odd") | {"note": "x"}]
-    outbox = tmp_path / "AG-001.db"
-
-    answers = gateway.api().sync(sent, outbox)
-
-    assert [(answer.status, answer.outcome) for answer in answers] == [
-        (202, "accepted"),
-        (200, "replayed"),
-        (400, "refused"),
-        (200, "replayed"),
-        (422, "refused"),
-        (400, "refused"),
-    ]
-    assert answers[0].body == view("new")
-    assert answers[0].took_ms > 0
-    assert len(gateway.requests) == 1
-    again = gateway.api().sync(sent[:2], outbox)
-    assert [answer.outcome for answer in again] == ["replayed"] * 2
-    assert len(gateway.requests) == 1, "the outbox knows that the API has them"
+    answers = gateway.api().submit_batch([document(key) for key in keys])
+    assert [answer.outcome for answer in answers] == ["accepted", "replayed", "refused"]
+    assert [answer.sent["idempotencyKey"] for answer in answers] == keys
+    again = json.loads(gateway.requests[1].content)["transactions"]
+    assert [each["idempotencyKey"] for each in again] == ["b"]
 
 
-@pytest.mark.usefixtures("quick")
-def test_what_is_not_taken_stays_in_the_outbox_and_goes_with_the_next_call(tmp_path: Path) -> None:
-    away = Gateway(httpx.Response(401, json=problem(401, "UNAUTHENTICATED", retryable=False)))
-    sent = [document("a"), document("b")]
-    with pytest.raises(Problem, match="2 of 2 were not taken"):
-        away.api().sync(sent, tmp_path / "o.db")
-
-    api = AgentApi("https://api.test", "token", transport=httpx.MockTransport(accept))
-    answers = api.sync(sent[:1], tmp_path / "o.db")
-
-    assert [answer.outcome for answer in answers] == ["replayed"]
-    assert answers[0].body["status"] == "queued"
+def test_a_batch_that_is_refused_as_a_whole_refuses_each_of_it() -> None:
+    gateway = Gateway(httpx.Response(401, json=problem(401, "UNAUTHENTICATED", retryable=False)))
+    answers = gateway.api().submit_batch([document("a"), document("b")])
+    assert [(answer.status, answer.outcome) for answer in answers] == [(401, "refused")] * 2
 
 
-@pytest.mark.usefixtures("quick")
-def test_many_go_out_per_agent_and_come_back_in_order(tmp_path: Path) -> None:
+def test_many_go_out_in_batches_of_fifty_per_agent_and_come_back_in_order() -> None:
     sizes: list[int] = []
+
+    def accept(request: httpx.Request) -> httpx.Response:
+        sent = json.loads(request.content)["transactions"]
+        assert len({each["agentId"] for each in sent}) == 1
+        return batch_answer(*(view(each["idempotencyKey"], replayed=False) for each in sent))
+
     api = AgentApi("https://api.test", "token", transport=httpx.MockTransport(accept))
     sent = [document(f"k-{n}", f"AG-{n % 2}") for n in range(120)]
-    answers = submit_all(sent, lambda _: api, lambda agent: tmp_path / agent, sizes.append)
+    answers = submit_all(sent, lambda _: api, sizes.append)
     assert [answer.sent for answer in answers] == sent
     assert [answer.body["idempotencyKey"] for answer in answers] == [f"k-{n}" for n in range(120)]
-    assert sizes == [60, 60]
+    assert sizes == [50, 10, 50, 10]
 
 
 def test_a_key_with_reserved_characters_stays_one_segment_of_the_path() -> None:

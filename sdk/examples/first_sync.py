@@ -1,6 +1,7 @@
 """Record a payment, bring it to the server, hear what became of it. Again is safe."""
 
 import os
+import time
 
 from wakala_agent import Outbox, Syncer
 
@@ -13,4 +14,5 @@ while not outbox.status(receipt).state.is_final:
     report = syncer.sync()
     if report.problem:  # no network, say: nothing is lost, run it again
         raise SystemExit(report.problem)
-print("settled:", outbox.status(receipt).state.value)
+    time.sleep(2)
+print("ended:", outbox.status(receipt).state.value)

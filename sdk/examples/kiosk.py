@@ -86,6 +86,5 @@ if __name__ == "__main__":
         syncer = Syncer(box, os.environ["API"], sign_in)
         syncer.start()
         serve(sys.stdin, box, syncer)
-        syncer.stop()
-        syncer.sync()  # what is not sent now is sent when the kiosk opens again
+        syncer.stop()  # what is not sent by now is sent when the kiosk opens again
         print("only on this device, by currency:", box.at_risk())

@@ -35,6 +35,9 @@ ASK_FAILURES_MAX = 3
 """Failures in a row after which a sync asks no more: what was asked for is safe at the server."""
 
 
+LAST_TRIES = 3
+"""Failures in a row after which what came last is left to the next sync: others are asked for."""
+
 NO_TIME = "no time left: the rest stays in the outbox"
 
 
@@ -179,9 +182,10 @@ class Plan:
                 failures, blaming = 0, True
             if trouble is None:
                 continue
-            if not at_last and len(aside) < ASIDE_MAX:
+            if len(aside) < ASIDE_MAX and (not at_last or failures >= LAST_TRIES):
                 aside |= trouble.stuck
-            if trouble.may_be_the_request and blaming:
+                left = trouble.why if at_last else left
+            if trouble.may_be_the_request and (blaming or page[0].suspect >= SUSPECT_ALONE):
                 self.outbox.suspecting(each.idempotency_key for each in page)
                 if page[0].suspect + 1 >= SUSPECT_ALONE:
                     aside.add(page[0].phone_tail)

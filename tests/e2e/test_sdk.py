@@ -244,8 +244,8 @@ def test_the_readmes_example_runs_as_printed(
 
     runs = [_run(script, tmp_path, told) for _ in range(2)]
 
-    assert runs[0].splitlines() == ["on the disk, no network needed: stored", "settled: synced"]
-    assert runs[1].splitlines()[-1] == "settled: synced"
+    assert runs[0].splitlines() == ["on the disk, no network needed: stored", "ended: synced"]
+    assert runs[1].splitlines()[-1] == "ended: synced"
     assert back_office.balance("254712345678") == before - 1_500
 
 

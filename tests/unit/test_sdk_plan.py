@@ -327,14 +327,28 @@ def test_one_that_is_never_taken_now_lets_all_but_its_phone_pass(device: Device)
     _submit(device, 120, OTHER, "o")
     _submit(device, 1, PHONE, "later")
     report = device.sync()
-    assert report.problem is not None
-    assert report.problem.endswith("(UNAVAILABLE)")
+    assert (report.problem, report.asked) == ("UNAVAILABLE", 120)
     assert len(device.api.rows) == 120
     assert device.outbox.status("later-0").state is State.STORED
     device.api.refused = {}
     device.sync()
     assert set(device.states()) == {State.SYNCED}
     assert _is_well(device)
+
+
+@pytest.mark.parametrize("where", [("k-0", "k-1"), ("k-0", "k-8")], ids=["beside", "apart"])
+def test_two_at_which_the_server_fails_hold_up_nothing_else(
+    device: Device, where: tuple[str, str]
+) -> None:
+    """Each of another phone: what is good is sent, and what was sent is asked for."""
+    for n in range(10):
+        device.outbox.submit(f"07{n:08d}", 1, idempotency_key=f"k-{n}")
+    device.faults = iter(_while(lambda keys: bool({*where} & {*keys}), raw(500, b"")))
+    for _ in range(4):
+        device.sync()
+    good = {f"k-{n}" for n in range(10)} - {*where}
+    assert {device.outbox.status(key).state for key in good} == {State.SYNCED}
+    assert {device.outbox.status(key).state for key in where} == {State.STORED}
 
 
 def test_a_full_page_of_what_is_never_taken_now_holds_up_no_other_phone(device: Device) -> None:

@@ -544,7 +544,8 @@ def test_a_table_that_is_away_for_one_item_leaves_the_other_items_their_answers(
         return call.proceed()
 
     ingest.table = around(table, away_for_one)
-    batch = [TEMPLATE | {"idempotencyKey": f"k-{n}"} for n in range(3)]
+    phones = ("254712345678", "254712345678", "254712345679")
+    batch = [TEMPLATE | {"idempotencyKey": f"k-{n}", "phone": phones[n]} for n in range(3)]
     answer = ingest.batch(batch)
     assert answer.status == 200
     first, second, third = answer.body["results"]

@@ -1,12 +1,11 @@
 """Act on kept letters: redrive, discard, look again. Each action is one conditional write."""
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from triage.keep import Seen, see
-from triage.reading import read
+from triage.reading import read_kept
 from wallet_ledger.domain.ids import digest
 from wallet_ledger.domain.letters import (
     AUTOMATIC_AFTER_MS,
@@ -202,7 +201,7 @@ def _case(letter: Letter, desk: Desk) -> _Case | None:
     record = desk.letters.record(letter.letter_id)
     if record is None:
         return None
-    arrival = read(json.loads(record))
+    arrival = read_kept(record)
     return _Case(letter, arrival, see(arrival, desk.subjects))
 
 

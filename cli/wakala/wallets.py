@@ -14,7 +14,7 @@ from wallet_ledger.aws import items
 from wallet_ledger.contracts import Defaults, InvalidRequest, read_bus_request, read_phone
 from wallet_ledger.domain.ids import Currency, EntryId, Phone
 from wallet_ledger.domain.postings import Entry
-from wallet_ledger.domain.refunds import Refund
+from wallet_ledger.domain.refunds import NO_CURRENCY, Refund
 from wallet_ledger.domain.transactions import Reason
 from wallet_ledger.domain.wallets import Movement, Posted, Rejected, Wallet, WalletStatus
 
@@ -25,7 +25,7 @@ PUT_EVENTS_MAX = 10
 
 _BALANCE_WRITTEN: Mapping[str, Mapping[str, str]] = {
     "balanceMinor": {"N": "0"},
-    "currency": {"S": "XXX"},
+    "currency": {"S": NO_CURRENCY},
     "version": {"N": "1"},
     "status": {"S": WalletStatus.ACTIVE},
 }

@@ -105,7 +105,11 @@ class Transaction:
         return body
 
     def same_content(self, phone: str, amount: int, currency: str | None) -> bool:
-        """Whether the server takes both for the same: the spelling of a phone is no content."""
+        """Whether both are the same as far as a device can tell: spaces and such are no content.
+
+        The server, which knows its own region and currency, may take more for the same: a national
+        number and its international spelling, or a currency left out and the default one named.
+        """
         mine = (_spelt_plainly(self.phone), self.amount, self.currency)
         return mine == (_spelt_plainly(phone), amount, currency)
 

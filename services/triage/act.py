@@ -1,11 +1,12 @@
 """Act on kept letters: redrive, discard, look again. Each action is one conditional write."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from triage.keep import Seen, see
-from triage.reading import read_kept
+from triage.reading import read
 from wallet_ledger.domain.ids import digest
 from wallet_ledger.domain.letters import (
     AUTOMATIC_AFTER_MS,
@@ -201,7 +202,7 @@ def _case(letter: Letter, desk: Desk) -> _Case | None:
     record = desk.letters.record(letter.letter_id)
     if record is None:
         return None
-    arrival = read_kept(record)
+    arrival = read(json.loads(record))
     return _Case(letter, arrival, see(arrival, desk.subjects))
 
 

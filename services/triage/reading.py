@@ -1,6 +1,5 @@
 """What a record of a letter queue is: who did not take it, how it failed, what it speaks of."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -31,11 +30,6 @@ def read(record: Record) -> Arrival:
     name = queue.rpartition("-")[2]
     letter_id = digest("letter", queue, str(record["messageId"]))[:32]
     return replace(_read(name, record), letter_id=letter_id)
-
-
-def read_kept(text: str) -> Arrival:
-    """The letter of a record as it was kept: JSON that triage itself has written."""
-    return read(json.loads(text))
 
 
 def _read(queue: str, record: Record) -> Arrival:

@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from triage.preview import masked_phone, shown, without_digits
-from triage.reading import read_kept
+from triage.reading import read
+from wallet_ledger import strict_json
 from wallet_ledger.domain.ids import transaction_ref
 from wallet_ledger.domain.letters import Budget, Letter
 
@@ -92,7 +93,7 @@ def revealed(letter: Letter, record: str) -> dict[str, Any]:
     """What `whole` masks; half a surrogate pair in `body` is spelt out."""
     return {
         "record": record,
-        "body": read_kept(record).body.encode(errors="backslashreplace").decode(),
+        "body": read(strict_json.read(record)).body.encode(errors="backslashreplace").decode(),
         "group": letter.original.group,
         "dedupId": letter.original.dedup_id,
         "idempotencyKey": letter.idempotency_key,

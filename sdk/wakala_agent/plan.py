@@ -17,6 +17,7 @@ from wakala_agent.api import (
     NotTheirs,
     Refused,
     Verdict,
+    is_anothers,
     read_results,
     read_status,
     refusal,
@@ -269,7 +270,7 @@ class Plan:
         known = read_status(answer, each)
         if known is not None:
             news = self._known(each, replace(known, replayed=True))
-        elif answer.is_unknown_key:
+        elif answer.is_unknown_key or is_anothers(answer, each):
             news = self._refused(each, verdict)
         elif answer.may_pass or answer.status == 200:
             return answer
@@ -373,5 +374,5 @@ def _trustworthy(page: Sequence[Transaction]) -> Sequence[Transaction]:
 
 
 def _is_doubtful(each: Transaction, refused: Refused, unsure: set[str]) -> bool:
-    """Whether an earlier try may have been accepted; where the key is taken, the API compared."""
-    return each.idempotency_key in unsure and refused.problem.get("code") != "KEY_REUSED"
+    """Whether an earlier try may have been accepted, for all that the refusal says."""
+    return each.idempotency_key in unsure and not refused.is_of_anothers_key

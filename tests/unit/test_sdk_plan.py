@@ -520,14 +520,45 @@ def test_nothing_but_the_apis_own_404_proves_that_an_earlier_try_was_not_accepte
     assert device.states() == [State.REFUSED]
 
 
-def test_a_key_that_means_something_else_at_the_server_is_refused(device: Device) -> None:
+@pytest.mark.parametrize("other", [{"amount": 77}, {"phone": OTHER}])
+def test_a_key_that_means_something_else_at_the_server_is_refused(
+    device: Device, other: Json
+) -> None:
+    """Another device of the agent's used it, for a phone or an amount that this one never sent."""
     _submit(device, 1)
     device.fails(unreached).sync(0.5)
-    device.api.rows["k-0"] = {"phone": PHONE, "amount": 77, "currency": None}
+    device.api.rows["k-0"] = {"phone": PHONE, "amount": 1, "currency": "KES"} | other
     report = device.sync()
     (refused,) = device.outbox.refused()
     assert refused.error is not None
-    assert (refused.error["code"], report.refused) == ("KEY_REUSED", 1)
+    assert (refused.error["code"], report.refused, report.requests) == ("KEY_REUSED", 1, 1)
+
+
+def test_a_key_that_the_servers_new_currency_makes_another_is_still_this_transactions(
+    device: Device,
+) -> None:
+    """The first try was accepted and its answer lost; then the stack's default changed."""
+    _submit(device, 1)
+    device.fails(lost).sync(0.5)
+    device.api.currency = "TZS"
+    report = device.sync()
+    assert (report.refused, report.replayed, report.problem) == (0, 1, None)
+    assert (device.states(), device.api.debits) == ([State.SYNCED], ["k-0"])
+
+
+@pytest.mark.parametrize("code", [("KEY_REUSED", 422), ("VALIDATION_FAILED", 400)])
+@pytest.mark.parametrize("other", [{"amount": 77}, {"currency": "TZS"}])
+def test_a_status_about_another_amount_or_currency_proves_a_refusal_too(
+    device: Device, code: tuple[str, int], other: Json
+) -> None:
+    """Else it would be sent for ever, and hold up its phone."""
+    device.outbox.submit(PHONE, 1, currency="KES", idempotency_key="k-0")
+    device.fails(unreached).sync(0.5)
+    device.api.rows["k-0"] = {"phone": PHONE, "amount": 1, "currency": "KES"} | other
+    device.api.refused = {"k-0": problem(*code)}
+    report = device.sync()
+    assert (device.states(), report.refused, report.problem) == ([State.REFUSED], 1, None)
+    assert [call.method for call in device.calls[1:]] == ["POST", "GET"]
 
 
 # What became of it.

@@ -33,7 +33,10 @@ REQUEST_S_MIN = 2.0
 """With less time left, another request would hardly see its answer."""
 
 ASK_FAILURES_MAX = 3
-"""Failures in a row after which a sync asks no more: what was asked for is safe at the server."""
+"""Failures in a row after which a sync asks no more: what is asked for is safe at the server.
+
+A server that has too much to do is left alone at once: others have something to send.
+"""
 
 
 LAST_TRIES = 3
@@ -307,8 +310,10 @@ class Plan:
                 failures, forgot = 0, True
             else:
                 failures += 1
-                is_passing = answer.may_pass or answer.status == 200
-                if not is_passing or failures == ASK_FAILURES_MAX:
+                may_be_this_one = answer.status == 200 or (
+                    answer.may_pass and answer.may_be_the_request
+                )
+                if not may_be_this_one or failures == ASK_FAILURES_MAX:
                     raise _Stopped(answer.told)
                 yield from self._back_off(failures, answer.retry_after_s)
         return forgot

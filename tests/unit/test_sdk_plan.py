@@ -49,7 +49,7 @@ class Device:
     outbox: Outbox
     api: AgentApi = field(default_factory=AgentApi)
     faults: Iterator[Fault] = field(default_factory=lambda: iter(()))
-    pace: Pace = field(default_factory=lambda: Pace(backoff=Backoff(draw=lambda: 1.0)))
+    pace: Pace = field(default_factory=lambda: Pace(backoff=Backoff(1, draw=lambda: 1.0)))
     gate: Gate = field(default_factory=Gate)
     now_s: float = 1_000.0
     answer_s: float = 0.0
@@ -595,6 +595,26 @@ def test_one_status_that_fails_lets_the_others_be_asked_for(device: Device) -> N
     assert device.fails().sync().ended == 1
 
 
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (answered(429, problem("THROTTLED", 429, retryable=True)), "429 THROTTLED"),
+        (answered(503, problem("UNAVAILABLE", 503, retryable=True)), "503 UNAVAILABLE"),
+        (unreached, "ConnectError"),
+    ],
+)
+def test_a_server_with_too_much_to_do_is_asked_no_more(
+    device: Device, fault: Fault, told: str
+) -> None:
+    """Nothing is lost by it, and others have something to send."""
+    device.api.asks_until_settled = 1
+    _submit(device, 5)
+    device.sync()
+    report = device.fails(well, fault).sync()
+    assert (report.asked, report.ended, report.problem) == (2, 1, told)
+    assert device.fails().sync().ended == 4
+
+
 def test_a_server_that_does_not_answer_is_not_asked_for_everything(device: Device) -> None:
     device.api.asks_until_settled = 1
     _submit(device, 50)
@@ -771,11 +791,11 @@ def test_a_pace_that_never_sends_is_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_the_backoff_is_bounded_and_drawn_evenly() -> None:
-    bounds = [Backoff(draw=lambda: 1.0).wait_s(n) for n in (0, 1, 2, 7, 8, 9, 10**6)]
-    assert bounds == [1, 1, 2, 64, 120, 120, 120]
+    bounds = [Backoff(draw=lambda: 1.0).wait_s(n) for n in (0, 1, 2, 5, 6, 7, 10**6)]
+    assert bounds == [4, 4, 8, 64, 120, 120, 120]
     assert Backoff(draw=lambda: 0.0).wait_s(9, 3) == 3
     assert Backoff(draw=lambda: 0.5).spread_s(10) == 5
-    waits = [Backoff().wait_s(4) for _ in range(4_000)]
+    waits = [Backoff().wait_s(2) for _ in range(4_000)]
     assert all(0 <= wait < 8 for wait in waits)
     quarters = [sum(2 * n <= wait < 2 * n + 2 for wait in waits) for n in range(4)]
     assert min(quarters) > 850
@@ -817,7 +837,7 @@ def test_p1_p5_whatever_goes_wrong_each_ends_once_and_in_its_phones_order(
 ) -> None:
     folder = tmp_path_factory.mktemp("history")
     with _opened(folder) as outbox:
-        device = Device(outbox, pace=Pace(backoff=Backoff(draw=lambda: 0.5)))
+        device = Device(outbox, pace=Pace(backoff=Backoff(1, draw=lambda: 0.5)))
         device.api.asks_until_settled = data.draw(st.integers(0, 2))
         faults = [fault for n, fault in enumerate(FAULTS) if n != SPLIT]
         for number in range(data.draw(st.integers(1, 4))):

@@ -146,7 +146,7 @@ def test_an_answer_without_an_end_is_given_up(outbox: Outbox, drive: Drive) -> N
         return httpx.Response(200, stream=Endless())
 
     _submit(outbox, 1)
-    pace = Pace(budget_s=0.01, backoff=Backoff(0.1, 0.1, draw=lambda: 1.0))
+    pace = Pace(budget_s=1.0, backoff=Backoff(0.1, 0.1, draw=lambda: 1.0))
     transport = httpx.MockTransport(endless)
     report = drive(Syncer(outbox, URL, lambda: TOKEN, pace=pace, transport=transport))
     assert report.problem in {
@@ -465,7 +465,7 @@ def test_rounds_that_fail_come_later_and_later(
             return True
 
     syncer._run(every_s=30, spread_s=0, stopping=syncer._stopping, wake=Waking())
-    assert waits == [31, 32, 34, 38, 30, 30]
+    assert waits == [34, 38, 46, 62, 30, 30]
 
 
 # Cancelling.

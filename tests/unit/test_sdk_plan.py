@@ -208,6 +208,7 @@ def test_a_sync_may_leave_it_to_another_to_ask(device: Device) -> None:
         answered(503, problem("UNAVAILABLE", 503, retryable=True)),
         answered(429, problem("THROTTLED", 429, retryable=True)),
         answered(408, {}),
+        answered(403, problem("BLOCKED", 403, retryable=True)),
         raw(200, b""),
         raw(200, b"<html>Welcome to the hotel</html>"),
         raw(400, b"<html>Bad Request</html>"),
@@ -270,6 +271,20 @@ def test_what_waiting_does_not_mend_ends_the_sync_and_touches_nothing(
     assert device.new_tokens == 1, "some gateways say 403 where they mean 401"
     assert device.states() == [State.STORED] * 3
     assert device.sync().problem is None
+    assert _is_well(device)
+
+
+def test_what_a_firewall_blocks_is_kept_and_no_new_token_is_asked_for(device: Device) -> None:
+    """One that blocks for what one transaction says, even: all others pass."""
+    keys = _submit(device, 8) + _submit(device, 8, OTHER, "o")
+    blocked = answered(403, problem("BLOCKED", 403, retryable=True))
+    device.faults = iter(_while(lambda batch: "k-3" in batch, blocked))
+    for _ in range(2):
+        device.sync(120)
+    assert list(device.api.rows) == keys[:3] + keys[8:]
+    device.fails(blocked).sync()
+    device.sync()
+    assert (device.new_tokens, set(device.states())) == (0, {State.SYNCED})
     assert _is_well(device)
 
 

@@ -286,6 +286,33 @@ def test_the_kiosk_signs_in_syncs_in_the_background_and_signs_in_again(
     assert back_office.balance(phone) == 700
 
 
+def test_the_readmes_commands_run_as_printed(
+    stack: Stack, back_office: BackOffice, tmp_path: Path
+) -> None:
+    """In a shell, from the root of a checkout: from the enrolment to the kiosk's end."""
+    (tmp_path / "sdk").symlink_to(SDK)
+    printed = re.findall(r"^```sh\n(.*?)^```$", _readme(), re.DOTALL | re.MULTILINE)
+    assert len(printed) == 2
+    before = back_office.balance("254712345678") or 0
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    told = []
+    for commands in printed:
+        done = subprocess.run(
+            ["/bin/bash", "-euc", commands],
+            cwd=tmp_path,
+            env=os.environ | {"PATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        told.append(done.stdout)
+    assert told[0].endswith("ended: synced\n")
+    assert re.search(r"^[0-9a-f-]{36} synced $", told[1], re.MULTILINE), told[1]
+    assert told[1].endswith("only on this device, by currency: {}\n")
+    assert back_office.balance("254712345678") == before + 500_000 - 2 * 1_500
+
+
 def _mixed(faults: list[Fault], between: int, chance: Random) -> list[Fault]:
     """In any order, some of them in a row, the others with requests between that go well."""
     mixed: list[Fault] = []

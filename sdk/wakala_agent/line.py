@@ -87,8 +87,9 @@ class Line:
         course.heard_of(event)
         if event.endswith((".connect_tcp.complete", ".start_tls.complete")):
             opened = info["return_value"].get_extra_info("socket")
-            still_open = [each for each in self._sockets if each.fileno() >= 0]
-            self._sockets = [*still_open, opened]
+            if isinstance(opened, socket.socket):
+                still_open = [each for each in self._sockets if each.fileno() >= 0]
+                self._sockets = [*still_open, opened]
         if course.is_given_up:
             raise httpx.ReadTimeout("given up")
 

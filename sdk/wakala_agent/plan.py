@@ -249,10 +249,10 @@ class Plan:
             else:
                 stuck[each.phone_tail] = verdict.why
         self.outbox.learn(news, answer.server_ms)
-        for verdict in verdicts:
-            if isinstance(verdict, NotTheirs):
-                yield NewToken()
-                raise _Stopped(f"not a token of agent {self.outbox.agent_id}: {verdict.why}")
+        if all(isinstance(verdict, NotTheirs) for verdict in verdicts):
+            yield NewToken()
+            *_, why = stuck.values()
+            raise _Stopped(f"not a token of agent {self.outbox.agent_id}: {why}")
         retry_after_s = 0.0
         for each, verdict in doubtful:
             unclear = yield from self._look_into(each, verdict)

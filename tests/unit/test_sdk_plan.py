@@ -302,6 +302,20 @@ def test_another_agents_token_refuses_nothing(device: Device, code: str) -> None
     assert device.states() == [State.SYNCED] * 3
 
 
+def test_a_token_that_is_wrong_for_one_alone_holds_up_no_other_phone(device: Device) -> None:
+    """A token is right or wrong for all: what the API says of one is about that one."""
+    _submit(device, 1)
+    others = _submit(device, 120, OTHER, "o")
+    device.api.refused = {"k-0": problem("NOT_YET", 403)}
+    report = device.sync()
+    assert list(device.api.rows) == others
+    assert report.problem == "not a token of agent AG-001: NOT_YET"
+    assert device.outbox.counts() == {State.STORED: 1, State.QUEUED: 120}
+    device.api.refused = {}
+    device.sync()
+    assert set(device.states()) == {State.SYNCED}
+
+
 def test_a_token_that_lapsed_is_renewed_once_and_then_left_to_a_person(device: Device) -> None:
     unauthenticated = answered(401, problem("UNAUTHENTICATED", 401))
     _submit(device, 3)

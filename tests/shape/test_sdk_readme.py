@@ -91,6 +91,7 @@ def test_the_snippet_of_a_token_runs_as_printed(
     service, _, operation = sent["headers"]["X-Amz-Target"].partition(".")
     assert service == model.metadata["targetPrefix"]
     shape = model.operation_model(operation).input_shape
+    assert shape is not None
     assert botocore.validate.ParamValidator().validate(sent["json"], shape).generate_report() == ""
     assert url == names["COGNITO"]
     assert sent["json"]["AuthParameters"] == {"USERNAME": "AG-001", "PASSWORD": "p"}

@@ -1,4 +1,4 @@
-"""Every promise is asked of the fake and of the adapter on an engine."""
+"""Every promise is asked of the fake and of the adapter on each engine."""
 
 import pytest
 
@@ -11,40 +11,36 @@ from tests.contract.channels import (
     QueueOnEngine,
 )
 from tests.contract.places import InMemory, OnEngine, Place
-from tests.engine import Aws
+from tests.engine import CHANNELS_ON, TABLES_ON, engine_of
 
-IN_MEMORY, ON_ENGINE = "memory", "engine"
+IN_MEMORY = "memory"
 
 
-@pytest.fixture(params=[IN_MEMORY, ON_ENGINE])
+@pytest.fixture(params=[IN_MEMORY, *TABLES_ON])
 def place(request: pytest.FixtureRequest) -> Place:
     """Empty tables behind the ports."""
-    return InMemory() if request.param == IN_MEMORY else OnEngine(_aws(request))
+    return InMemory() if request.param == IN_MEMORY else OnEngine(engine_of(request))
 
 
-@pytest.fixture(params=[IN_MEMORY, ON_ENGINE])
+@pytest.fixture(params=[IN_MEMORY, *CHANNELS_ON])
 def fifo(request: pytest.FixtureRequest) -> Channel:
     """An empty queue that keeps order by group."""
     return _queue(request, "TxQueue")
 
 
-@pytest.fixture(params=[IN_MEMORY, ON_ENGINE])
+@pytest.fixture(params=[IN_MEMORY, *CHANNELS_ON])
 def standard(request: pytest.FixtureRequest) -> Channel:
     """An empty queue that promises no order."""
     return _queue(request, "DeliveryFailuresQueue")
 
 
-@pytest.fixture(params=[IN_MEMORY, ON_ENGINE])
+@pytest.fixture(params=[IN_MEMORY, *CHANNELS_ON])
 def bus(request: pytest.FixtureRequest) -> Bus:
     """A bus that is listened to."""
-    return BusInMemory() if request.param == IN_MEMORY else BusOnEngine(_aws(request))
+    in_memory = request.param == IN_MEMORY
+    return BusInMemory() if in_memory else BusOnEngine(engine_of(request))
 
 
 def _queue(request: pytest.FixtureRequest, logical_id: str) -> Channel:
     in_memory = request.param == IN_MEMORY
-    return QueueInMemory() if in_memory else QueueOnEngine(_aws(request), logical_id)
-
-
-def _aws(request: pytest.FixtureRequest) -> Aws:
-    aws: Aws = request.getfixturevalue("aws")
-    return aws
+    return QueueInMemory() if in_memory else QueueOnEngine(engine_of(request), logical_id)

@@ -21,7 +21,7 @@ from tests.contract.functions import (
     wire_up,
 )
 from tests.contract.scenarios import Work
-from tests.engine import Aws
+from tests.engine import TABLES_ON, engine_of
 from tests.fakes.faults import PASSING
 from tests.fakes.scripted import Crash
 from tests.fakes.wire import Answer, Sent, Wire, cancelled, lost, through
@@ -30,10 +30,10 @@ from wallet_ledger.telemetry import HandlerFailed
 DELIVERIES_MAX = 4
 
 
-@pytest.fixture(scope="module")
-def functions(aws: Aws) -> Functions:
-    """All of them, wired once."""
-    return wire_up(aws)
+@pytest.fixture(scope="module", params=TABLES_ON)
+def functions(request: pytest.FixtureRequest) -> Functions:
+    """All of them, wired once on each engine."""
+    return wire_up(engine_of(request))
 
 
 def conflict_beside(code: str) -> Answer:
@@ -67,12 +67,14 @@ KINDS = {
 FAULTS: dict[str, Answer] = {**KINDS, "answer lost": lost, **CANCELLATIONS, **KILLS}
 # A single failure of most kinds is botocore's to try again; of these it is ours.
 SINGLE = {"TransactionConflictException", "answer lost", *CANCELLATIONS, *KILLS}
-# Triage makes the calls that others make: a fault before, beside and after each is enough there.
+# Triage makes the calls that others make, and what no engine has done is the same on all of them:
+# a fault before, beside and after each is enough there.
 OF_EACH_SORT = ("reset", "cancelled by TransactionConflict", "answer lost", "killed after")
 TRIED = [
-    (name, fault)
+    (engine, name, fault)
+    for engine in TABLES_ON
     for name in scenarios.ALL
-    for fault in (OF_EACH_SORT if name.startswith("triage") else FAULTS)
+    for fault in (FAULTS if engine == "engine" and not name.startswith("triage") else OF_EACH_SORT)
 ]
 
 
@@ -105,7 +107,7 @@ def deliver_until_done(
     return first
 
 
-@pytest.mark.parametrize(("name", "fault"), TRIED)
+@pytest.mark.parametrize(("functions", "name", "fault"), TRIED, indirect=["functions"])
 def test_work_gets_done_once_whatever_befalls_any_call(
     functions: Functions, wire: Wire, caplog: pytest.LogCaptureFixture, name: str, fault: str
 ) -> None:

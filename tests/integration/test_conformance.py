@@ -50,6 +50,8 @@ DELIVERIES_MAX: Final = 4
 """Of one piece of work in bad weather; what is not done by then comes again when it is over."""
 BATCH_MAX: Final = 10
 DEBITS, CREDITS, REFUNDS, AGENTS = 48, 16, 40, 3
+LATE, WANTED_BACK = 8, 16
+"""Debits that are accepted beside all else, and those that all refunds are of."""
 WALLETS: Final = {"hot": 1, "cold": 12}
 
 type Work = Callable[[], bool]
@@ -72,7 +74,7 @@ class Day:
 def day(draw: random.Random, wallets: int) -> Day:
     """Some debits that the wallets cannot pay, ids with a second content, refunds of too much."""
     phones = [f"2547{number:08}" for number in range(wallets)]
-    movements: list[list[Movement]] = [[samples.credit("open", 300, phone=p)] for p in phones]
+    movements: list[list[Movement]] = [[] for _ in phones]
     for number in range(CREDITS):
         # Every fourth id comes a second time, and means something else.
         name = f"C-{number - number % 4 // 3}"
@@ -92,12 +94,16 @@ def day(draw: random.Random, wallets: int) -> Day:
         thaw = samples.status_change("thaw", WalletStatus.ACTIVE, phone=phone)
         movements[wallet] += [freeze, thaw] if draw.random() < 0.5 else []
         draw.shuffle(movements[wallet])
-    return Day(movements, [a_refund(draw, draw.choice(debits)) for _ in range(REFUNDS)])
+        opening = samples.credit("open", 3_600 // wallets, phone=phone)
+        movements[wallet].insert(draw.choice([0, 0, 0, len(movements[wallet])]), opening)
+    back = draw.sample(debits, WANTED_BACK)
+    return Day(movements, [a_refund(draw, draw.choice(back)) for _ in range(REFUNDS)])
 
 
 def a_refund(draw: random.Random, of: Debit) -> Refund:
     """All of a debit, a part of it, or more than it; under one of three ids."""
-    amount_minor = draw.choice([None, draw.randint(1, of.amount_minor + 5)])
+    part_minor = draw.randint(1, of.amount_minor + 5)
+    amount_minor = draw.choice([None, part_minor, part_minor])
     return samples.refund(
         f"R-{draw.randrange(3)}",
         amount_minor,
@@ -230,9 +236,12 @@ def open_row(row: OfflineTransaction) -> OpenRow:
     )
 
 
-def deliveries(draw: random.Random, bank: Bank, asked: Day) -> list[Work]:
-    """Batches of each wallet and refunds, each up to three times; agents and the sweep between."""
-    work: list[Work] = []
+def deliveries(draw: random.Random, bank: Bank, asked: Day) -> Sequence[Work]:
+    """Batches of each wallet and refunds, each up to three times; agents and the sweep between.
+
+    Most refunds come after the first settlements, but any order is possible.
+    """
+    work: list[partial[bool]] = []
     for of_one in asked.movements:
         for at in range(0, len(of_one), BATCH_MAX):
             batch = of_one[at : at + BATCH_MAX]
@@ -241,8 +250,8 @@ def deliveries(draw: random.Random, bank: Bank, asked: Day) -> list[Work]:
         work += [partial(bank.give_back, each)] * draw.randint(1, 2)
     work += [partial(bank.ask, each) for each in draw.sample(asked.refunds, 8)]
     work += [partial(bank.expire, each) for each in draw.sample(asked.debits, 4)]
-    draw.shuffle(work)
-    return work
+    work += [partial(bank.accept, each) for each in asked.debits[:LATE]]
+    return sorted(work, key=lambda each: draw.random() + (each.func != bank.settle) * 0.5)
 
 
 def at_once(work: Sequence[Work], weather: Weather) -> None:
@@ -316,7 +325,7 @@ def test_whatever_the_weather_every_promise_holds_and_all_gets_done(
     wire.answer = weather
     bank, asked = Bank(each_engine), day(draw, WALLETS[wallets])
     try:
-        at_once([partial(bank.accept, each) for each in asked.debits] * 2, weather)
+        at_once([partial(bank.accept, each) for each in asked.debits[LATE:]] * 2, weather)
         at_once(deliveries(draw, bank, asked), weather)
         wire.answer = through
         finish(bank, asked)

@@ -70,6 +70,15 @@ class Day:
         """All of them."""
         return [each for of_one in self.movements for each in of_one if isinstance(each, Debit)]
 
+    @property
+    def batches(self) -> list[Sequence[Movement]]:
+        """What reconcile is given at a time, each of one wallet and in its order."""
+        return [
+            of_one[at : at + BATCH_MAX]
+            for of_one in self.movements
+            for at in range(0, len(of_one), BATCH_MAX)
+        ]
+
 
 def day(draw: random.Random, wallets: int) -> Day:
     """Some debits that the wallets cannot pay, ids with a second content, refunds of too much."""
@@ -242,10 +251,8 @@ def deliveries(draw: random.Random, bank: Bank, asked: Day) -> Sequence[Work]:
     Most refunds come after the first settlements, but any order is possible.
     """
     work: list[partial[bool]] = []
-    for of_one in asked.movements:
-        for at in range(0, len(of_one), BATCH_MAX):
-            batch = of_one[at : at + BATCH_MAX]
-            work += [partial(bank.settle, batch)] * draw.randint(1, 3)
+    for batch in asked.batches:
+        work += [partial(bank.settle, batch)] * draw.randint(1, 3)
     for each in asked.refunds:
         work += [partial(bank.give_back, each)] * draw.randint(1, 2)
     work += [partial(bank.ask, each) for each in draw.sample(asked.refunds, 8)]
@@ -279,11 +286,12 @@ def done(work: Work) -> bool:
 
 def finish(bank: Bank, asked: Day) -> None:
     """Everything comes once more, in good weather, and gets done; so does what rows wait for."""
-    assert all(bank.accept(each) for each in asked.debits)
-    for of_one in asked.movements:
-        for at in range(0, len(of_one), BATCH_MAX):
-            assert bank.settle(of_one[at : at + BATCH_MAX])
-    assert all(bank.give_back(each) for each in asked.refunds)
+    work: list[Work] = [partial(bank.accept, each) for each in asked.debits]
+    work += [partial(bank.settle, batch) for batch in asked.batches]
+    work += [partial(bank.give_back, each) for each in asked.refunds]
+    for each in work:
+        # A busy machine may keep an answer too long, and so may AWS.
+        assert any(done(each) for _ in range(DELIVERIES_MAX)), each
     for row in bank.rows():
         if row.refund_request is not None:
             wanted = samples.refund(
@@ -325,13 +333,16 @@ def test_whatever_the_weather_every_promise_holds_and_all_gets_done(
     wire.answer = weather
     bank, asked = Bank(each_engine), day(draw, WALLETS[wallets])
     try:
-        at_once([partial(bank.accept, each) for each in asked.debits[LATE:]] * 2, weather)
+        twice = asked.debits[LATE:] * 2
+        draw.shuffle(twice)
+        at_once([partial(bank.accept, each) for each in twice], weather)
         at_once(deliveries(draw, bank, asked), weather)
         wire.answer = through
         finish(bank, asked)
         assert_every_promise_holds(bank, asked)
         reached = Counter(name.split(" by ")[0] for name in weather.counts.elements())
-        assert {"answer lost", "cancelled", "items met"} <= reached.keys()
+        wanted = {"answer lost", "cancelled", "items met"} if wallets == "hot" else {"answer lost"}
+        assert wanted <= reached.keys(), "the weather was too good"
     except BaseException as error:
         error.add_note(f"seed {seed}, {wallets} wallets: {dict(weather.counts)}")
         raise

@@ -3,7 +3,7 @@
 import itertools
 import socket
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -113,7 +113,10 @@ class Aws:
         }
         if indexes:
             shape["GlobalSecondaryIndexes"] = indexes
-        self.dynamodb.create_table(TableName=name, **shape)
+        # An engine that is only waking up may keep its first answer for longer than a function's
+        # client waits; botocore's second try then finds what the first has made.
+        with suppress(self.dynamodb.exceptions.ResourceInUseException):
+            self.dynamodb.create_table(TableName=name, **shape)
         return name
 
 

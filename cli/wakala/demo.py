@@ -44,7 +44,7 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """What one agent's app sends in one request, and what of it the agent takes back at once."""
+    """What one agent's app sends at once, and what of it the agent takes back right away."""
 
     agent_id: str
     transactions: tuple[Document, ...]
@@ -183,7 +183,7 @@ def run_day(stack: Stack, run: str) -> Result:
         done.note = _open_wallets(stack, day, run)
     with step("The day") as done:
         played = play(day, apis)
-        done.note = f"{day.size} transactions in {len(day.uploads)} requests"
+        done.note = f"{day.size} transactions in {len(day.uploads)} uploads"
     with step("Settling") as done:
         settled = await_ends([a.sent for a in played.answers if a.accepted], apis)
         done.note = f"{len(settled)} transactions ended"

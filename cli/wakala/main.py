@@ -484,7 +484,7 @@ def tx_status(key: str, *, agent: str, on: On = LOCAL, json: Json = False) -> No
     stack = on.open()
     answer = AgentApi(stack.api_url, agents.token(stack, agent)).status(key)
     body = transactions.body_of(answer)
-    if answer.is_success:
+    if answer.is_success and body.get("idempotencyKey") == key:
         show(json, body, lambda: _members_table(body))
         return
     if json:

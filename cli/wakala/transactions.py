@@ -22,6 +22,8 @@ from wallet_ledger.errors import InvalidMessage
 ATTEMPTS_MAX = 8
 BACKOFF_SECONDS = 0.2
 BACKOFF_SECONDS_MAX = 10.0
+RETRY_AFTER_SECONDS_MAX = 60.0
+"""Whoever is at the keyboard is told sooner than that."""
 CONFLICT = 409
 
 COLUMNS = ("agentId", "phone", "amount", "idempotencyKey", "currency", "capturedAt")
@@ -47,13 +49,13 @@ class Answer:
 
     @property
     def accepted(self) -> bool:
-        """Whether it is in the system's hands, now or since an earlier request."""
-        return self.status in (200, 202)
+        """Whether it is in the system's hands: only its view says so, and not any 200."""
+        return self.status in (200, 202) and _is_view(self.body, self.sent)
 
     @property
     def retryable(self) -> bool:
         """Whether the same request may fare better later."""
-        return _may_pass(self.status, self.body)
+        return not self.accepted and _may_pass(self.body)
 
     @property
     def outcome(self) -> str:
@@ -126,22 +128,23 @@ class AgentApi:
                 # In ASCII: half a surrogate, which no UTF-8 can say, is for the API to refuse.
                 content = None if body is None else json.dumps(body)
                 answer = self.http.request(method, self.url + path, content=content)
-            except httpx.TransportError as error:
+            except httpx.HTTPError as error:
                 if attempt == ATTEMPTS_MAX:
                     raise Problem(f"no answer from {self.url}: {error}") from error
                 self._wait(attempt, None)
                 continue
             # A conflict is about the transaction: whether to ask once more is the caller's to say.
-            conflict = answer.status_code == CONFLICT
-            may_pass = not conflict and _may_pass(answer.status_code, body_of(answer))
-            if not may_pass or attempt == ATTEMPTS_MAX:
+            body = body_of(answer)
+            is_answered = answer.status_code == CONFLICT or "idempotencyKey" in body
+            if is_answered or not _may_pass(body) or attempt == ATTEMPTS_MAX:
                 return answer
             self._wait(attempt, answer.headers.get("Retry-After"))
         raise AssertionError("the last attempt returns or raises")
 
     def _wait(self, attempt: int, retry_after: str | None) -> None:
         ceiling = min(BACKOFF_SECONDS * 2**attempt, BACKOFF_SECONDS_MAX)
-        floor = float(retry_after) if retry_after and retry_after.isdigit() else 0.0
+        asked = re.fullmatch("[0-9]{1,9}", retry_after or "", re.ASCII)
+        floor = min(float(asked[0]), RETRY_AFTER_SECONDS_MAX) if asked else 0.0
         self.pause(floor + random.uniform(0, ceiling))
 
 
@@ -229,18 +232,20 @@ def _ndjson(text: str, name: str) -> Iterator[tuple[int, Document]]:
         yield number, document
 
 
-def _may_pass(status: int, body: Document) -> bool:
-    """Whether the same request may fare better later: the API says so, or a gateway's status."""
-    if 200 <= status < 400:
-        return False
-    return bool(body.get("retryable", status in (429, 500, 502, 503, 504)))
+def _is_view(body: Document, sent: Document) -> bool:
+    return body.get("idempotencyKey") == sent.get("idempotencyKey") and "status" in body
+
+
+def _may_pass(body: Document) -> bool:
+    """Whether the same request may fare better later: a problem says, all else is not the API's."""
+    return body.get("retryable", "code" not in body) is not False
 
 
 def body_of(answer: httpx.Response) -> Document:
     """The answer's JSON object; a gateway that sent something else is quoted."""
     try:
         body = answer.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         body = None
     if isinstance(body, dict):
         return body

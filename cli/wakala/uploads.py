@@ -1,13 +1,16 @@
 """Many transactions of an agent, brought to the API by the agents' SDK, with its answer to each.
 
-The outbox lives no longer than the command: what lasts is the file, whose keys never change. So an
+An outbox lives no longer than the command: what lasts is the file, whose keys never change. So an
 interrupted command is typed again, what was taken before is a replay, and the API alone judges.
 """
 
+import os
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import cast
 
 import httpx
@@ -36,14 +39,35 @@ from wakala_agent import (
 )
 
 PATIENCE_S = 60.0
-"""How long an API may be away before a command with a few transactions gives up."""
-PATIENCE_S_EACH = 0.2
-"""What each transaction adds: ten times what an API takes that is busy with others."""
+"""How long the API may take nothing before the rest of a file is left."""
+PATIENCE_S_MIN = 1.0
+"""What an agent's transactions get after another's have used that up: a try."""
 REQUESTS_PER_S = 50.0
 """Half of what a stack's stage admits: an operator is not the only one who sends."""
 
-MEMORY = Path("/dev/shm")  # noqa: S108, the folder in it is made by tempfile
-"""Where it is there: nothing in the outbox has to last, and no phone is written to a disk."""
+MEMORY = Path("/dev/shm")  # noqa: S108, the folders in it are made by tempfile
+"""Where it is there: nothing in an outbox has to last, and phones are best not on a disk."""
+PREFIX = "wakala-outbox-"
+
+OPTIONAL = frozenset(COLUMNS) - {"agentId", "phone", "amount", "idempotencyKey"}
+"""Members that may also be null, which says no more than that they are not there."""
+
+
+class Patience:
+    """Since when the API has taken nothing, whoever asked."""
+
+    def __init__(self) -> None:
+        """It has just begun."""
+        self._since_s = time.monotonic()
+
+    @property
+    def left_s(self) -> float:
+        """Seconds for the next try."""
+        return max(PATIENCE_S_MIN, PATIENCE_S - (time.monotonic() - self._since_s))
+
+    def renew(self) -> None:
+        """Something was taken."""
+        self._since_s = time.monotonic()
 
 
 def upload_all(
@@ -56,89 +80,134 @@ def upload_all(
     for number, document in enumerate(documents):
         by_agent.setdefault(document["agentId"], []).append(number)
     answers: dict[int, Answer] = {}
+    patience = Patience()
     for agent_id, numbers in by_agent.items():
         own = [documents[number] for number in numbers]
-        answers |= zip(numbers, upload(own, api_of(agent_id), advance), strict=True)
+        answers |= zip(numbers, upload(own, api_of(agent_id), advance, patience), strict=True)
     return [answers[number] for number in range(len(documents))]
 
 
 def upload(
     documents: Sequence[Document],
     api: AgentApi,
-    advance: Callable[[int], None] = lambda _: None,
+    advance: Callable[[int], None],
+    patience: Patience | None = None,
 ) -> list[Answer]:
     """Send transactions of one agent; an answer for each, in their order.
 
-    The first of each key goes by the outbox. What that does not take, a key that comes again or
-    what can be no transaction, is put to the API as it stands, after the others. `advance` hears
-    how many more have an answer. Problem where this machine is at fault.
+    `advance` hears how many more have an answer. Problem where this machine is at fault; an API
+    that is away is an answer that may pass. Where a key comes again the one before is answered
+    first, so that what is new, a repetition or another content is for the API to say.
     """
+    answers: list[Answer] = []
+    unsent: str | None = None
+    for run in _runs(documents):
+        if unsent is None:
+            answers += _upload(run, api, advance, patience or Patience())
+            unsent = next((_why(answer) for answer in answers if answer.outcome == "unsent"), None)
+        else:
+            answers += [_unsent(document, unsent) for document in run]
+            advance(len(run))
+    return answers
+
+
+def _runs(documents: Sequence[Document]) -> Iterator[list[Document]]:
+    run: list[Document] = []
+    keys: set[str] = set()
+    for document in documents:
+        key = repr(document.get("idempotencyKey"))
+        if key in keys:
+            yield run
+            run, keys = [], set()
+        run.append(document)
+        keys.add(key)
+    yield run
+
+
+def _upload(
+    run: Sequence[Document], api: AgentApi, advance: Callable[[int], None], patience: Patience
+) -> list[Answer]:
+    """By an outbox; what can be no transaction is put to the API after the others."""
     try:
-        with (
-            TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder,
-            Outbox(
-                Path(folder) / "outbox.db",
-                documents[0]["agentId"],
-                limits=Limits(stored_max=None),
-                now=_no_clock,
-            ) as outbox,
-        ):
-            return _upload(documents, api, outbox, advance)
+        with _outbox(run[0]["agentId"]) as outbox:
+            kept = [_keep(document, outbox) for document in run]
+            heard = _Heard(api.http)
+            outbox.on_change(lambda changed: advance(changed.state is not State.STORED))
+            problem = _sync(outbox, api, heard, patience)
+            answers = []
+            for document, key in zip(run, kept, strict=True):
+                if key is not None:
+                    answers.append(_answer(document, outbox.status(key), heard, problem))
+                else:
+                    answers.append(_unsent(document, problem) if problem else _put(document, api))
+                    advance(1)
+            return answers
     except (InvalidTransaction, StorageFull, OutboxUnusable, OSError) as error:
         raise Problem(f"no outbox: {error}") from error
 
 
-def _upload(
-    documents: Sequence[Document], api: AgentApi, outbox: Outbox, advance: Callable[[int], None]
-) -> list[Answer]:
-    keys: set[str] = set()
-    kept = [_keep(document, outbox, keys) for document in documents]
-    heard = _Heard(api.transport or httpx.HTTPTransport())
-    outbox.on_change(lambda changed: advance(changed.state is not State.STORED))
-    problem = _sync(outbox, api, heard, PATIENCE_S + PATIENCE_S_EACH * len(keys))
-    answers = []
-    for document, is_kept in zip(documents, kept, strict=True):
-        if is_kept:
-            found = outbox.status(document["idempotencyKey"])
-            answers.append(_answer(document, found, heard, problem))
-        else:
-            answer = _unsent(document, problem) if problem else _put(document, api)
-            problem = str(answer.body.get("detail")) if answer.status == 0 else problem
-            answers.append(answer)
-            advance(1)
-    return answers
-
-
-def _keep(document: Document, outbox: Outbox, keys: set[str]) -> bool:
-    """Whether the outbox took it, and will send just what it says."""
-    key = document.get("idempotencyKey")
-    as_it_stands = document.keys() <= set(COLUMNS) and None not in document.values()
-    if not as_it_stands or not isinstance(key, str) or key in keys:
-        return False
+@contextmanager
+def _outbox(agent_id: str) -> Iterator[Outbox]:
+    """An outbox in memory, where there is a file system for that; gone when it is closed."""
+    is_there = MEMORY.is_dir() and os.access(MEMORY, os.W_OK)
+    place = MEMORY if is_there else Path(tempfile.gettempdir())
+    _clear(place)
+    folder = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=place)
     try:
-        keys.add(
-            outbox.submit(
-                document.get("phone", ""),
-                document.get("amount", 0),
-                currency=document.get("currency"),
-                idempotency_key=key,
-                captured_at=document.get("capturedAt"),
-            )
+        with Outbox(
+            Path(folder) / "outbox.db",
+            agent_id,
+            limits=Limits(stored_max=None),
+            now=lambda: float("nan"),  # nobody knows when a line without `capturedAt` was captured
+        ) as outbox:
+            yield outbox
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _clear(place: Path) -> None:
+    """A command that was killed left its transactions there, phones and all."""
+    for folder in place.glob(f"{PREFIX}*-*"):
+        with suppress(ValueError, PermissionError):
+            try:
+                os.kill(int(folder.name.removeprefix(PREFIX).partition("-")[0]), 0)
+            except ProcessLookupError:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _keep(document: Document, outbox: Outbox) -> str | None:
+    """The key under which the outbox took it, and will send just what it says."""
+    said = {name: v for name, v in document.items() if v is not None or name not in OPTIONAL}
+    if not said.keys() <= set(COLUMNS) or said.get("idempotencyKey") is None:
+        return None
+    try:
+        return outbox.submit(
+            said.get("phone", ""),
+            said.get("amount", 0),
+            currency=said.get("currency"),
+            idempotency_key=said["idempotencyKey"],
+            captured_at=said.get("capturedAt"),
         )
     except InvalidTransaction:
-        return False
-    return True
+        return None
 
 
-def _sync(outbox: Outbox, api: AgentApi, heard: "_Heard", budget_s: float) -> str | None:
-    """Why something was left, if it was."""
+def _sync(outbox: Outbox, api: AgentApi, heard: "_Heard", patience: Patience) -> str | None:
+    """Go on for as long as something is taken; why something was left, if it was."""
     backoff = Backoff(base_s=BACKOFF_SECONDS, cap_s=BACKOFF_SECONDS_MAX)
-    pace = Pace(budget_s=budget_s, requests_per_s=REQUESTS_PER_S, asks_max=0, backoff=backoff)
-    try:
-        syncer = Syncer(outbox, api.url, lambda: api.id_token, pace=pace, transport=heard)
-    except ValueError as error:
-        raise Problem(str(error)) from error
-    return syncer.sync().problem
+    left = outbox.counts().get(State.STORED, 0)
+    while True:
+        pace = Pace(patience.left_s, requests_per_s=REQUESTS_PER_S, asks_max=0, backoff=backoff)
+        try:
+            syncer = Syncer(outbox, api.url, lambda: api.id_token, pace=pace, transport=heard)
+        except ValueError as error:
+            raise Problem(str(error)) from error
+        report = syncer.sync()
+        if report.stored < left:
+            patience.renew()
+        if report.problem is None or report.stored == left:
+            return report.problem
+        left = report.stored
 
 
 def _put(document: Document, api: AgentApi) -> Answer:
@@ -149,19 +218,28 @@ def _put(document: Document, api: AgentApi) -> Answer:
 
 
 def _answer(sent: Document, found: Transaction, heard: "_Heard", problem: str | None) -> Answer:
-    """What the API said last, but for what the SDK made certain since."""
-    result, took_ms = heard.said.get(found.idempotency_key, ({}, 0.0))
-    error = result.get("error")
-    if found.state is State.STORED and error is None:
-        return _unsent(sent, problem)
-    if error is not None and found.state in (State.STORED, State.REFUSED):
-        return Answer(sent, int(error["status"]), dict(error), replayed=False, took_ms=took_ms)
-    if found.state is State.REFUSED:  # the request that carried it alone was refused as a whole
-        refused = {**(found.error or {}), "retryable": False}
-        return Answer(sent, int(refused.get("status", 400)), refused, replayed=False, took_ms=0)
-    view = {name: value for name, value in result.items() if name != "replayed"}
-    replayed = bool(result.get("replayed"))
-    return Answer(sent, 200 if replayed else 202, view, replayed, took_ms)
+    """What the API said last of it, as far as the SDK believes that."""
+    said, took_ms = heard.said.get(found.idempotency_key, ({}, 0.0))
+    error = said.get("error")
+    match found.state:
+        case State.STORED if isinstance(error, dict) and error.get("retryable") is True:
+            return Answer(sent, _status(error, 503), error, replayed=False, took_ms=took_ms)
+        case State.STORED:
+            return _unsent(sent, problem)
+        case State.REFUSED:
+            # A request that carried it alone may have been refused as a whole.
+            refused = error if isinstance(error, dict) else {**(found.error or {})}
+            refused |= {"retryable": False}
+            return Answer(sent, _status(refused, 400), refused, replayed=False, took_ms=took_ms)
+        case _:
+            replayed = said.get("replayed") is True
+            view = {name: value for name, value in said.items() if name != "replayed"}
+            return Answer(sent, 200 if replayed else 202, view, replayed, took_ms)
+
+
+def _status(problem: Document, otherwise: int) -> int:
+    status = problem.get("status")
+    return status if type(status) is int else otherwise
 
 
 def _unsent(sent: Document, why: str | None) -> Answer:
@@ -169,25 +247,27 @@ def _unsent(sent: Document, why: str | None) -> Answer:
     return Answer(sent, 0, body, replayed=False, took_ms=0)
 
 
-def _no_clock() -> float:
-    """Nobody knows when a line without `capturedAt` was captured: not now."""
-    return float("nan")
+def _why(answer: Answer) -> str:
+    return str(answer.body.get("detail") or answer.body.get("code"))
 
 
 class _Heard(httpx.BaseTransport):
-    """Hears what the API says of each transaction; the SDK keeps less of it."""
+    """An API's own client, which hears what is said of each transaction: the SDK keeps less."""
 
-    def __init__(self, inner: httpx.BaseTransport) -> None:
-        self._inner = inner
+    def __init__(self, http: httpx.Client) -> None:
+        self._http = http
         self.said: dict[str, tuple[Document, float]] = {}
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         started = time.monotonic()
-        response = self._inner.handle_request(request)
+        response = self._http.send(request, stream=True)
         stream = cast("httpx.SyncByteStream", response.stream)
 
         def read(content: bytes) -> None:
-            whole = httpx.Response(response.status_code, headers=response.headers, content=content)
+            try:
+                whole = httpx.Response(200, headers=response.headers, content=content)
+            except httpx.DecodingError:  # the SDK says what it thinks of that
+                return
             self._hear(body_of(whole), (time.monotonic() - started) * 1000)
 
         return httpx.Response(
@@ -196,9 +276,6 @@ class _Heard(httpx.BaseTransport):
             stream=_Copied(stream, read),
             extensions=response.extensions,
         )
-
-    def close(self) -> None:
-        self._inner.close()
 
     def _hear(self, body: Document, took_ms: float) -> None:
         results = body.get("results", [body])  # a batch's answer, or that to a question of status

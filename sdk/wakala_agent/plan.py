@@ -38,11 +38,10 @@ ASK_FAILURES_MAX = 3
 A server that has too much to do is left alone at once: others have something to send.
 """
 
-
 LAST_TRIES = 3
 """Failures in a row after which what came last is left to the next sync: others are asked for."""
 
-NO_TIME = "no time left: the rest stays in the outbox"
+NO_TIME = "no time left"
 
 
 @dataclass(frozen=True)
@@ -361,7 +360,7 @@ class Plan:
     def _pause(self, seconds: float) -> Steps[None]:
         """Never into the deadline: a wait after which nothing could be done is not begun."""
         if self.stopping():
-            raise _Enough("stopped: the rest stays in the outbox")
+            raise _Enough("stopped")
         if self.clock() + seconds >= self.deadline_s:
             raise _Enough(NO_TIME)
         if seconds > 0:

@@ -1,6 +1,6 @@
 """The public API as an agent's device sees it, and what can come between: strict, and in memory.
 
-`AgentApi` is the server: it has a key once, by its content, and notes what breaks the contract.
+`FakeApi` is the server: it has a key once, by its content, and notes what breaks the contract.
 `Wire` is the network to it, for httpx; a fault says what goes wrong with one request.
 """
 
@@ -44,7 +44,7 @@ def reply(status: int, body: Mapping[str, Any], **headers: str) -> Reply:
 
 
 @dataclass
-class AgentApi:
+class FakeApi:
     """The server. `asks_until_settled`: status requests that find a transaction still queued."""
 
     token: str = TOKEN
@@ -134,11 +134,11 @@ class AgentApi:
         }
 
 
-Fault = Callable[[AgentApi, httpx.Request], Reply]
+Fault = Callable[[FakeApi, httpx.Request], Reply]
 """What becomes of one request."""
 
 
-def well(api: AgentApi, request: httpx.Request) -> Reply:
+def well(api: FakeApi, request: httpx.Request) -> Reply:
     """Nothing goes wrong."""
     return api.answer(
         request.method,
@@ -148,23 +148,23 @@ def well(api: AgentApi, request: httpx.Request) -> Reply:
     )
 
 
-def lost(api: AgentApi, request: httpx.Request) -> Reply:
+def lost(api: FakeApi, request: httpx.Request) -> Reply:
     """The server does it, and its answer never comes."""
     well(api, request)
     raise httpx.ReadTimeout("", request=request)
 
 
-def unreached(api: AgentApi, request: httpx.Request) -> Reply:
+def unreached(api: FakeApi, request: httpx.Request) -> Reply:
     """There is no network."""
     raise httpx.ConnectError("", request=request)
 
 
-def dropped(api: AgentApi, request: httpx.Request) -> Reply:
+def dropped(api: FakeApi, request: httpx.Request) -> Reply:
     """It was sent, and the server never saw it."""
     raise httpx.ReadTimeout("", request=request)
 
 
-def twice(api: AgentApi, request: httpx.Request) -> Reply:
+def twice(api: FakeApi, request: httpx.Request) -> Reply:
     """The network delivers it twice."""
     well(api, request)
     return well(api, request)
@@ -183,7 +183,7 @@ def raw(status: int, body: bytes, content_type: str = "text/html") -> Fault:
 def spoilt(change: Callable[[bytes], bytes]) -> Fault:
     """The server does it, and its answer comes changed."""
 
-    def fault(api: AgentApi, request: httpx.Request) -> Reply:
+    def fault(api: FakeApi, request: httpx.Request) -> Reply:
         told = well(api, request)
         return Reply(told.status, change(told.body), told.headers)
 
@@ -205,7 +205,7 @@ def rearranged(change: Callable[[list[Json]], list[Json]]) -> Fault:
 class Wire:
     """httpx's way to the server; `faults` go with the requests in their order, then all is well."""
 
-    def __init__(self, api: AgentApi, faults: Iterable[Fault] = ()) -> None:
+    def __init__(self, api: FakeApi, faults: Iterable[Fault] = ()) -> None:
         self.api = api
         self.faults: Iterator[Fault] = iter(faults)
         self.requests: list[httpx.Request] = []

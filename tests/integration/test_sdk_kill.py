@@ -19,7 +19,7 @@ from threading import Thread
 
 import pytest
 
-from tests.fakes.agent_api import AGENT, TOKEN, AgentApi, Reply, Wire, problem, reply
+from tests.fakes.agent_api import AGENT, TOKEN, FakeApi, Reply, Wire, problem, reply
 from wakala_agent import Outbox, Pace, State, Syncer
 
 CHILD = Path(__file__).with_name("sdk_child.py")
@@ -65,7 +65,7 @@ class Server:
     `on_request` is called in the middle of each: before it is carried out, or after.
     """
 
-    def __init__(self, api: AgentApi, chance: random.Random) -> None:
+    def __init__(self, api: FakeApi, chance: random.Random) -> None:
         self.api = api
         self.chance = chance
         self.on_request: Callable[[], None] = lambda: None
@@ -210,7 +210,7 @@ def test_p1_p5_killed_at_any_moment_nothing_is_lost_doubled_or_overtaken(folder:
     seed = int(os.environ.get("WAKALA_SEED", random.randrange(10**6)))
     print(f"WAKALA_SEED={seed}")
     chance, path = random.Random(seed), folder / "outbox.db"
-    api = AgentApi(asks_until_settled=1)
+    api = FakeApi(asks_until_settled=1)
     server = Server(api, random.Random(f"{seed} server"))
     killed: Counter[str] = Counter()
     with _served(server) as url, _device(path, url) as device:

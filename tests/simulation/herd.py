@@ -14,7 +14,7 @@ from functools import partial
 from random import Random
 from typing import Any, cast
 
-from tests.fakes.agent_api import TOKEN, AgentApi, Reply
+from tests.fakes.agent_api import TOKEN, FakeApi, Reply
 from tests.template import RESOURCES, TEMPLATE
 from wakala_agent import Backoff, Outbox, Pace, State, Syncer, Transaction
 from wakala_agent.api import Answer, Call, read_answer
@@ -167,7 +167,7 @@ class Herd:
         """Until everybody has heard of the end of its transaction."""
         for number in range(AGENTS):
             agent_id = f"AG-{number:04d}"
-            app, api = self._app(agent_id), AgentApi(agent_id=agent_id)
+            app, api = self._app(agent_id), FakeApi(agent_id=agent_id)
             self._after(self.chance.random(), partial(self._go_on, app, api, None))
         while self.to_come:
             self.now_s, _, happen = heapq.heappop(self.to_come)
@@ -215,7 +215,7 @@ class Herd:
         if not pocket.next_to_send(1) and not pocket.next_to_ask(1):
             self.course.heard_s.setdefault(pocket.agent_id, self.now_s)
 
-    def _go_on(self, app: App, api: AgentApi, answer: Answer | None) -> None:
+    def _go_on(self, app: App, api: FakeApi, answer: Answer | None) -> None:
         step = next(app, None) if answer is None else _next(app, answer)
         match step:
             case Pause(seconds):
@@ -226,7 +226,7 @@ class Herd:
             case None:
                 pass
 
-    def _arrive(self, app: App, api: AgentApi, call: Call, one_way_s: float) -> None:
+    def _arrive(self, app: App, api: FakeApi, call: Call, one_way_s: float) -> None:
         answer = self.throttled
         if self.gateway.admits(self.now_s):
             self.course.admitted_s.append(self.now_s)

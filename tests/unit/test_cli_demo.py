@@ -233,7 +233,7 @@ def test_every_upload_is_sent_and_those_of_an_agent_in_their_order() -> None:
 
 def answer(key: str = "k-1", status: int = 202, **body: object) -> Answer:
     sent = {"agentId": "AG-001", "idempotencyKey": key, "amount": 1}
-    return Answer(sent, status, body, False, 10)
+    return Answer(sent, status, body or view(key, "queued"), False, 10)
 
 
 def test_waiting_ends_with_the_last_transaction_or_with_time(

@@ -438,12 +438,12 @@ class Gateway:
         return AgentApi("https://api.test", "token", transport=httpx.MockTransport(self))
 
 
-def answered(http_status: int, /, **body: Any) -> httpx.Response:
-    return httpx.Response(http_status, json=body)
+def answered(http_status: int, /, key: str = "k-1", **body: Any) -> httpx.Response:
+    return httpx.Response(http_status, json={"idempotencyKey": key} | body)
 
 
 def test_the_app_asks_by_the_key_in_the_path_and_sends_nothing_that_it_was_not_given() -> None:
-    gateway = Gateway(answered(200, status="cancelled"))
+    gateway = Gateway(answered(200, "a/b", status="cancelled"))
     refunds.ask_api(gateway.api(), WANTED | {"idempotencyKey": "a/b", "amount": 5})
     (request,) = gateway.requests
     assert request.url.raw_path == b"/tx/a%2Fb/refund"

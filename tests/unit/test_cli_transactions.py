@@ -9,7 +9,14 @@ import httpx
 import pytest
 
 from wakala.output import Problem
-from wakala.transactions import ATTEMPTS_MAX, AgentApi, Document, read_file, why
+from wakala.transactions import (
+    ATTEMPTS_MAX,
+    BACKOFF_SECONDS_MAX,
+    AgentApi,
+    Document,
+    read_file,
+    why,
+)
 
 HEADER = "agentId,phone,amount,idempotencyKey"
 
@@ -146,6 +153,23 @@ def test_what_may_pass_is_tried_again_and_never_before_the_server_says() -> None
     assert gateway.api().submit(document()).accepted
     assert len(gateway.requests) == 3
     assert gateway.pauses[0] >= 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "floor_s"), [("86400", 60), ("1e9", 0), ("-5", 0), ("9" * 30, 0)]
+)
+def test_no_server_makes_a_command_sleep_for_a_day(asked: str, floor_s: int) -> None:
+    body = problem(503, "UNAVAILABLE", retryable=True)
+    busy = httpx.Response(503, json=body, headers={"Retry-After": asked})
+    gateway = Gateway(busy, httpx.Response(202, json=view("k-1")))
+    assert gateway.api().submit(document()).accepted
+    assert floor_s <= gateway.pauses[0] < floor_s + BACKOFF_SECONDS_MAX
+
+
+def test_an_answer_of_something_else_is_no_acceptance() -> None:
+    gateway = Gateway(httpx.Response(200, text="<html>sign in"))
+    answer = gateway.api().submit(document())
+    assert (answer.outcome, len(gateway.requests)) == ("unsent", ATTEMPTS_MAX)
 
 
 def test_a_refusal_is_final_and_not_repeated() -> None:

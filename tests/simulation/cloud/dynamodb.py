@@ -213,10 +213,11 @@ class DynamoDB:
     def _known(self, token: str | None, body: Json) -> bool:
         """Whether this very transaction was committed within the last ten minutes."""
         horizon_ms = self._now_ms() - TOKEN_MS
-        for each in list(self._tokens):
-            if self._tokens[each][0] > horizon_ms:
+        while self._tokens:
+            oldest = next(iter(self._tokens))
+            if self._tokens[oldest][0] > horizon_ms:
                 break
-            del self._tokens[each]
+            del self._tokens[oldest]
         if token is None or token not in self._tokens:
             return False
         if self._tokens[token][1] != body:

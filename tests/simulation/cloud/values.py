@@ -103,7 +103,7 @@ def size_of(value: Json) -> int:
             return len(str(content).encode())
         case "N":
             digits = str(content).replace(".", "").lstrip("-").strip("0")
-            return (len(digits) + 1) // 2 + 1 + content.startswith("-")
+            return (len(digits) + 1) // 2 + (2 if "-" in content else 1)
         case "B":
             return len(b64decode(content))
         case "L":

@@ -30,9 +30,10 @@ from wallet_ledger.telemetry import HandlerFailed
 DELIVERIES_MAX = 4
 
 
-@pytest.fixture(scope="module")
-def functions(aws: Aws) -> Functions:
-    """All of them, wired once."""
+@pytest.fixture(scope="module", params=["aws", "simulated_aws_over_http"])
+def functions(request: pytest.FixtureRequest) -> Functions:
+    """All of them, wired once to each engine."""
+    aws: Aws = request.getfixturevalue(request.param)
     return wire_up(aws)
 
 

@@ -1,8 +1,10 @@
 """Clients that speak to an account in this process instead of to an address."""
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Lock
 from types import SimpleNamespace
 from typing import Any
 
@@ -53,10 +55,27 @@ def simulated() -> Iterator[Aws]:
         yield Aws(ADDRESS)
 
 
+class LeapingTime:
+    """Stands for the module `time`: a pause is over at once, and the time it takes has passed."""
+
+    def __init__(self) -> None:
+        self._slept_ns = 0
+        self._lock = Lock()
+
+    def time_ns(self) -> int:
+        """Nanoseconds since the epoch."""
+        return time.time_ns() + self._slept_ns
+
+    def sleep(self, seconds: float) -> None:
+        """Leap so far."""
+        with self._lock:
+            self._slept_ns += int(seconds * 1_000_000_000)
+
+
 @contextmanager
-def simulated_over_http() -> Iterator[Aws]:
+def simulated_over_http(clock: LeapingTime) -> Iterator[Aws]:
     """The same where botocore's own retries and parsing count: below what `fakes/wire.py` sees."""
-    account = Account(SystemClock().now_ms)
+    account = Account(lambda: clock.time_ns() // 1_000_000)
     send = URLLib3Session.send
 
     def answered(session: URLLib3Session, request: Any) -> Any:

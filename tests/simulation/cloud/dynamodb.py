@@ -110,7 +110,8 @@ class DynamoDB:
     """The service: its tables, and one `call`.
 
     `observers` are told each write when its condition has been looked at. `rewrite` may change an
-    operation's body before it is run; unused names and values are then let pass.
+    operation's body before it is run; names and values that nothing uses any more then pass, and so
+    does a ConditionCheck without a condition.
     """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
@@ -236,38 +237,39 @@ class DynamoDB:
 
     def _prepare(self, operation: str, action: str, asked: Json) -> _Prepared:
         table = self._table(asked["TableName"])
-        parsed: list[Parsed[Any]] = []
-        condition: Parsed[expressions.Condition] | None = None
-        update: Parsed[expressions.Update] | None = None
-        if "ConditionExpression" in asked:
-            condition = expressions.condition(asked["ConditionExpression"], "ConditionExpression")
-            parsed.append(condition)
-        elif action == "ConditionCheck":
-            raise invalid("The ConditionExpression of a ConditionCheck must be specified")
-        if "UpdateExpression" in asked:
-            update = expressions.update(asked["UpdateExpression"])
-            parsed.append(update)
-        elif action == "Update" and operation == "TransactWriteItems":
-            raise invalid("The UpdateExpression of an Update must be specified")
-        given = self._given(asked, parsed)
+        condition, update = self._parsed(operation, action, asked)
+        given = self._given(asked, [each for each in (condition, update) if each is not None])
         with _item_errors(operation):
             item = values.canonical_item(asked["Item"]) if action == "Put" else {}
             key = table.read_item(item) if action == "Put" else table.read_key(asked["Key"])
+            new = table.new_row(item) if action == "Put" else None
         old = table.row(key)
         item_now = old.item if old else {}
         holds = condition is None or condition.body.holds(item_now, given)
         self._tell(operation, action, asked, holds)
         if not holds or action == "ConditionCheck":
             return _Prepared(action, table, key, old, old, holds, asked)
-        new: Row | None = None
         with _item_errors(operation):
-            if action == "Put":
-                new = table.new_row(item)
-            elif action == "Update":
+            if action == "Update":
                 base = item_now or values.canonical_item(asked["Key"])
                 made = _updated(base, table, update, given, is_new=old is None)
                 new = old if old is not None and made == old.item else table.new_row(made)
         return _Prepared(action, table, key, old, new, holds, asked)
+
+    def _parsed(
+        self, operation: str, action: str, asked: Json
+    ) -> tuple[Parsed[expressions.Condition] | None, Parsed[expressions.Update] | None]:
+        condition: Parsed[expressions.Condition] | None = None
+        update: Parsed[expressions.Update] | None = None
+        if "ConditionExpression" in asked:
+            condition = expressions.condition(asked["ConditionExpression"], "ConditionExpression")
+        elif action == "ConditionCheck" and self.rewrite is None:
+            raise invalid("The ConditionExpression of a ConditionCheck must be specified")
+        if "UpdateExpression" in asked:
+            update = expressions.update(asked["UpdateExpression"])
+        elif action == "Update" and operation == "TransactWriteItems":
+            raise invalid("The UpdateExpression of an Update must be specified")
+        return condition, update
 
     def _tell(self, operation: str, action: str, asked: Json, holds: bool) -> None:
         if self.observers:
@@ -292,7 +294,7 @@ class DynamoDB:
         for member, found in (("Names", names), ("Values", literals)):
             if found is not None and not found:
                 raise invalid(f"ExpressionAttribute{member} must not be empty")
-            if found is not None and not parsed:
+            if found is not None and not parsed and self.rewrite is None:
                 raise invalid(
                     f"ExpressionAttribute{member} can only be specified when using expressions"
                 )

@@ -14,7 +14,7 @@ KEY = {"p": {"S": "P"}, "s": {"N": "1"}}
 
 
 class Store:
-    """A table `T` with an index `I` (on `ip` and `is`, projecting `kept`), at a held clock."""
+    """A table `T`, its index `ByPlace` (on `ip` and `is`, projecting `kept`), and a held clock."""
 
     def __init__(self) -> None:
         self.now_ms = START_MS
@@ -28,7 +28,7 @@ class Store:
             KeySchema=_keys("p", "s"),
             GlobalSecondaryIndexes=[
                 {
-                    "IndexName": "I",
+                    "IndexName": "ByPlace",
                     "KeySchema": _keys("ip", "is"),
                     "Projection": {"ProjectionType": "INCLUDE", "NonKeyAttributes": ["kept"]},
                 }
@@ -121,11 +121,13 @@ HELD: dict[str, tuple[str, dict[str, Any]]] = {
     "there": ("attribute_exists(m.rooms)", {}),
     "not there": ("attribute_not_exists(m.doors)", {}),
     "what is not there is unequal to anything": ("gone <> :v", {":v": {"S": "x"}}),
+    "two that are not there are unequal": ("gone <> away", {}),
     "another kind is unequal": ("n <> :v", {":v": {"S": "10"}}),
 }
 NOT_HELD: dict[str, tuple[str, dict[str, Any]]] = {
     "a number is no text": ("n = :v", {":v": {"S": "10"}}),
     "kinds have no order between them": ("n < :v OR n >= :v", {":v": {"S": "9"}}),
+    "two that are not there are not equal": ("gone = away", {}),
     "what is not there equals nothing": ("gone = :v", {":v": {"S": "x"}}),
     "what is not there is not below": ("gone < :v", {":v": {"N": "1"}}),
     "size of a number": ("size(n) > :v", {":v": {"N": "0"}}),
@@ -172,6 +174,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "a name that is not given": ("#t = :v", {":v": {"S": "x"}}, "not defined.*#t"),
     "an order of truths": ("t < :v", {":v": {"BOOL": True}}, "Incorrect operand type"),
     "a beginning that is a number": ("begins_with(t, :v)", {":v": {"N": "1"}}, "Incorrect operand"),
+    "an order of a list": (":v < t", {":v": {"L": []}}, "Incorrect operand type"),
+    "the beginning of a size": ("begins_with(t, size(t))", {}, "Incorrect operand type"),
+    "the beginning of a number": ("begins_with(:v, t)", {":v": {"N": "1"}}, "Incorrect operand"),
+    "a range of truths": (":v BETWEEN n AND t", {":v": {"BOOL": True}}, "Incorrect operand type"),
+    "one of itself": ("t IN (n, t)", {}, "distinct"),
     "the same on both sides": ("t = t", {}, "distinct"),
     "bounds the wrong way round": (
         "n BETWEEN :a AND :b",
@@ -242,6 +249,16 @@ UPDATES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "add to a set": ("ADD ss :v", {":v": {"SS": ["c", "a"]}}, {"ss": {"SS": ["a", "b", "c"]}}),
     "delete of a set": ("DELETE ss :v", {":v": {"SS": ["a"]}}, {"ss": {"SS": ["b"]}}),
     "delete of all of a set": ("DELETE ss :v", {":v": {"SS": ["a", "b"]}}, {"ss": None}),
+    "into a list whose first goes": (
+        "REMOVE m.rooms[0] SET m.rooms[2] = :v",
+        {":v": {"S": "c"}},
+        {"m": {"M": {"rooms": {"L": [{"S": "b"}, {"S": "c"}]}}}},
+    ),
+    "beyond a list, and beyond it nothing goes": (
+        "REMOVE m.rooms[2] SET m.rooms[3] = :v",
+        {":v": {"S": "c"}},
+        {"m": {"M": {"rooms": {"L": [{"S": "a"}, {"S": "b"}, {"S": "c"}]}}}},
+    ),
     "remove of nothing": ("REMOVE gone", {}, {"n": {"N": "10"}}),
 }
 
@@ -267,6 +284,9 @@ REFUSED_UPDATES: dict[str, tuple[str, dict[str, Any], str]] = {
     "a sum with nothing": ("SET n = gone + :v", {":v": {"N": "1"}}, "does not exist"),
     "a sum with a text": ("SET n = t + :v", {":v": {"N": "1"}}, "incorrect data type"),
     "a copy of nothing": ("SET n = gone", {}, "does not exist"),
+    "else the same": ("SET k = if_not_exists(n, n)", {}, "distinct"),
+    "else nothing": ("SET k = if_not_exists(n, gone)", {}, "does not exist"),
+    "out of nothing": ("REMOVE gone.part", {}, "document path"),
     "a part of nothing": ("SET gone.part = :v", {":v": {"N": "1"}}, "document path"),
     "add of a text": ("ADD n :v", {":v": {"S": "1"}}, "Incorrect operand type"),
     "a reserved word": ("SET status = :v", {":v": {"S": "1"}}, "reserved keyword"),
@@ -532,7 +552,7 @@ def test_a_filter_comes_after_the_limit(rows: Store) -> None:
 
 def test_an_index_holds_what_has_its_key_and_shows_what_it_projects(rows: Store) -> None:
     asked: Any = {
-        "IndexName": "I",
+        "IndexName": "ByPlace",
         "KeyConditionExpression": "ip = :p",
         "ExpressionAttributeValues": {":p": {"S": "I"}},
     }
@@ -549,7 +569,7 @@ def test_pages_of_an_index_join_where_its_keys_are_equal(store: Store) -> None:
     for number in range(5):
         store.put(number, ip={"S": "I"}, **{"is": {"N": "7"}})
     asked: Any = {
-        "IndexName": "I",
+        "IndexName": "ByPlace",
         "KeyConditionExpression": "ip = :p",
         "ExpressionAttributeValues": {":p": {"S": "I"}},
     }
@@ -569,7 +589,7 @@ def test_a_page_cannot_start_outside_its_range(rows: Store, start: Any) -> None:
     with pytest.raises(AwsError, match="starting key"):
         rows.call(
             "Query",
-            IndexName="I",
+            IndexName="ByPlace",
             KeyConditionExpression="ip = :p AND #is < :a",
             ExpressionAttributeNames={"#is": "is"},
             ExpressionAttributeValues={":p": {"S": "I"}, ":a": {"N": "0"}},
@@ -577,9 +597,36 @@ def test_a_page_cannot_start_outside_its_range(rows: Store, start: Any) -> None:
         )
 
 
+def test_an_index_and_a_plain_read_may_lag_and_a_consistent_read_never_does(rows: Store) -> None:
+    rows.service.lag = lambda table, index: 3 if index or table == "T" else 0
+    place = {"ip": {"S": "I"}}
+    moved = {":v": {"N": "9"}}
+    rows.update(
+        "SET ip = :i, #is = :v",
+        ExpressionAttributeNames={"#is": "is"},
+        ExpressionAttributeValues=moved | {":i": {"S": "I"}},
+    )
+    rows.call("DeleteItem", Key=KEY | {"s": {"N": "2"}})
+    rows.put(6, **place, **{"is": {"N": "7"}})
+
+    def seen() -> list[int]:
+        return rows.keys("ip = :p", {":p": place["ip"]}, IndexName="ByPlace")
+
+    assert seen() == [4, 2]
+    assert rows.item(6) is None
+    assert rows.item(1) == {"kept": {"N": "1"}, "left": {"S": "out"}}
+    assert rows.call("GetItem", Key=KEY, ConsistentRead=True)["Item"]["ip"] == {"S": "I"}
+    assert rows.keys("p = :p", P) == [1, 2, 3, 4, 5]
+    assert rows.keys("p = :p", P, ConsistentRead=True) == [1, 3, 4, 5, 6]
+    rows.service.lag = lambda table, index: 1
+    assert seen() == [4, 1]
+    rows.service.lag = None
+    assert seen() == [4, 6, 1]
+
+
 def test_an_index_is_never_consistent(rows: Store) -> None:
     with pytest.raises(AwsError, match="not supported on global"):
-        rows.keys("ip = :p", {":p": {"S": "I"}}, IndexName="I", ConsistentRead=True)
+        rows.keys("ip = :p", {":p": {"S": "I"}}, IndexName="ByPlace", ConsistentRead=True)
 
 
 def test_segments_of_a_scan_share_the_table(store: Store) -> None:

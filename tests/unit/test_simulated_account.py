@@ -181,7 +181,7 @@ PATTERNS: list[tuple[dict[str, Any], bool]] = [
 
 
 @pytest.mark.parametrize(("pattern", "does"), PATTERNS)
-def test_a_pattern_matches(pattern: dict[str, Any], does: bool) -> None:
+def test_a_pattern_matches_what_it_says(pattern: dict[str, Any], does: bool) -> None:
     event = {"a": "x", "b": {"c": 1}, "list": ["one", "two"]}
     assert matches(pattern, event) is does
 

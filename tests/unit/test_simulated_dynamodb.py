@@ -155,12 +155,12 @@ def filled(store: Store) -> Store:
 
 
 @pytest.mark.parametrize("name", HELD)
-def test_a_condition_holds(filled: Store, name: str) -> None:
+def test_a_condition_holds_for_an_item(filled: Store, name: str) -> None:
     assert filled.holds(*HELD[name])
 
 
 @pytest.mark.parametrize("name", NOT_HELD)
-def test_a_condition_does_not_hold(filled: Store, name: str) -> None:
+def test_a_condition_does_not_hold_for_an_item(filled: Store, name: str) -> None:
     assert not filled.holds(*NOT_HELD[name])
 
 
@@ -268,7 +268,7 @@ UPDATES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", UPDATES)
-def test_an_update_leaves(filled: Store, name: str) -> None:
+def test_an_update_leaves_what_it_says(filled: Store, name: str) -> None:
     expression, values, left = UPDATES[name]
     before = filled.item()
 

@@ -21,19 +21,32 @@ from tests.contract.functions import (
     wire_up,
 )
 from tests.contract.scenarios import Work
-from tests.engine import TABLES_ON, engine_of
+from tests.engine import TABLES_ON, Aws
 from tests.fakes.faults import PASSING
 from tests.fakes.scripted import Crash
 from tests.fakes.wire import Answer, Sent, Wire, cancelled, lost, through
+from tests.simulation.cloud.clients import HTTP_ADDRESS, LeapingTime
 from wallet_ledger.telemetry import HandlerFailed
 
 DELIVERIES_MAX = 4
+ENGINES = TABLES_ON | {"simulated": "simulated_aws_over_http"}
+WITH_EVERY_FAULT = ("engine", "simulated")
 
 
-@pytest.fixture(scope="module", params=TABLES_ON)
+@pytest.fixture(scope="module", params=ENGINES)
 def functions(request: pytest.FixtureRequest) -> Functions:
     """All of them, wired once on each engine."""
-    return wire_up(engine_of(request))
+    aws: Aws = request.getfixturevalue(ENGINES[request.param])
+    return wire_up(aws)
+
+
+@pytest.fixture(autouse=True)
+def no_pause_on_the_simulator(
+    functions: Functions, leaping_time: LeapingTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its time leaps where the functions pause."""
+    if functions.aws.endpoint_url == HTTP_ADDRESS:
+        monkeypatch.setattr("wallet_ledger.clock.time", leaping_time)
 
 
 def conflict_beside(code: str) -> Answer:
@@ -72,9 +85,10 @@ SINGLE = {"TransactionConflictException", "answer lost", *CANCELLATIONS, *KILLS}
 OF_EACH_SORT = ("reset", "cancelled by TransactionConflict", "answer lost", "killed after")
 TRIED = [
     (engine, name, fault)
-    for engine in TABLES_ON
+    for engine in ENGINES
     for name in scenarios.ALL
-    for fault in (FAULTS if engine == "engine" and not name.startswith("triage") else OF_EACH_SORT)
+    for every in [engine in WITH_EVERY_FAULT and not name.startswith("triage")]
+    for fault in (FAULTS if every else OF_EACH_SORT)
 ]
 
 

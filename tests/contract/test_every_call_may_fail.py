@@ -33,11 +33,19 @@ ENGINES = TABLES_ON | {"simulated": "simulated_aws_over_http"}
 WITH_EVERY_FAULT = ("engine", "simulated")
 
 
-@pytest.fixture(scope="module", params=ENGINES)
-def functions(request: pytest.FixtureRequest) -> Functions:
-    """All of them, wired once on each engine."""
-    aws: Aws = request.getfixturevalue(ENGINES[request.param])
-    return wire_up(aws)
+@pytest.fixture(scope="module")
+def wired() -> dict[str, Functions]:
+    """All functions, by the engine that they are wired on: once, whoever asks."""
+    return {}
+
+
+@pytest.fixture(params=ENGINES)
+def functions(request: pytest.FixtureRequest, wired: dict[str, Functions]) -> Functions:
+    """All of them on an engine."""
+    if request.param not in wired:
+        aws: Aws = request.getfixturevalue(ENGINES[request.param])
+        wired[request.param] = wire_up(aws)
+    return wired[request.param]
 
 
 @pytest.fixture(autouse=True)

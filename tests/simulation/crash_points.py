@@ -199,10 +199,4 @@ def _try(
     if story.letters_differ:
         is_, was = is_.without_letters, was.without_letters
     if is_ != was:
-        result.differences.append(f"{point}\n{_difference(is_, was)}")
-
-
-def _difference(is_: Outcome, was: Outcome) -> str:
-    here, there = Counter(is_.lines()), Counter(was.lines())
-    lines = [f"- {each}" for each in there - here] + [f"+ {each}" for each in here - there]
-    return "\n".join(lines)
+        result.differences.append(f"{point}\n{is_.differing(was)}")

@@ -6,7 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tests.fakes.promises import assert_books_add_up
 from tests.simulation.line import Line
+from triage.act import SENDING
+from wallet_ledger.aws import items
 
 MAY_DIFFER: Mapping[str, str] = {
     **dict.fromkeys(
@@ -79,6 +82,12 @@ class Outcome:
         own = self.events.total() + sum(each.total() for each in self.sent.values())
         return own - other.events.total() - sum(each.total() for each in other.sent.values())
 
+    def differing(self, was: "Outcome") -> str:
+        """A line for each thing that was there and is not, or is there and was not."""
+        here, there = Counter(self.lines()), Counter(was.lines())
+        lines = [f"- {each}" for each in there - here] + [f"+ {each}" for each in here - there]
+        return "\n".join(lines)
+
     def lines(self) -> Iterator[str]:
         """For whoever has to see a difference."""
         for name, found in [*self.tables.items(), *self.sent.items()]:
@@ -119,6 +128,22 @@ def check_repetitions(events: list[dict[str, Any]]) -> None:
             assert known.setdefault(event_id, content) == content, "one eventId, two contents"
 
 
+def check_books(line: Line) -> None:
+    """P1 to P4, P6 to P9 of every wallet, as of now."""
+    tables = line.account.tables
+    rows = [items.read_offline_tx(each) for each in tables["OfflineTxTable"].items()]
+    wallets: dict[str, list[Mapping[str, Any]]] = {}
+    for item in tables["WalletLedgerTable"].items():
+        wallets.setdefault(item["phone"]["S"], []).append(item)
+    for phone in wallets.keys() | {row.phone for row in rows}:
+        found = wallets.get(phone, [])
+        own = [items.read_wallet(each) for each in found if each["txId"]["S"] == items.BALANCE]
+        entries = [items.read_entry(each) for each in found if items.entry_kind(each["txId"]["S"])]
+        assert_books_add_up(
+            own[0] if own else None, entries, [row for row in rows if row.phone == phone]
+        )
+
+
 def _rows(table: str, found: list[dict[str, Any]]) -> Counter[str]:
     if table != LETTERS:
         return Counter(_text(_plain(_python({"M": item}))) for item in found)
@@ -137,9 +162,13 @@ def _rows(table: str, found: list[dict[str, Any]]) -> Counter[str]:
 
 
 def _told(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A history without what a person adds who asks once more, having had no answer."""
+    """A history without what a person adds who asks once more, having had no answer.
+
+    Nor does it say who of two that send a message at once was the first to say so.
+    """
     done = [each for each in history if ALREADY not in each["what"]]
-    return [each for place, each in enumerate(done) if place == 0 or each != done[place - 1]]
+    told = [{"what": each["what"]} if each["what"] == SENDING else each for each in done]
+    return [each for place, each in enumerate(told) if place == 0 or each != told[place - 1]]
 
 
 def _event(event: Mapping[str, Any]) -> Any:

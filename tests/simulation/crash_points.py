@@ -71,11 +71,22 @@ def refused_for_now(at: Call, call: Call, go_on: Proceed) -> Json:
     """The call, and whatever of its kind the invocation asks for after it, fails for a while."""
     if call.invocation != at.invocation or call.number < at.number or call.kind != at.kind:
         return go_on()
+    raise _passing(call)
+
+
+def refused_once(at: Call, call: Call, go_on: Proceed) -> Json:
+    """The call fails, and would not a moment later."""
+    if call.number == at.number:
+        raise _passing(call)
+    return go_on()
+
+
+def _passing(call: Call) -> AwsError:
     if call.operation == "TransactWriteItems":
         reasons = [{"Code": "None"} for _ in call.body["TransactItems"]]
         reasons[-1] = {"Code": "TransactionConflict"}
-        raise AwsError("TransactionCanceledException", "cancelled", reasons=reasons)
-    raise AwsError("ThrottlingException", "slower")
+        return AwsError("TransactionCanceledException", "cancelled", reasons=reasons)
+    return AwsError("ThrottlingException", "slower")
 
 
 type Fault = Callable[[Call, Call, Proceed], Json]
@@ -85,6 +96,7 @@ FAULTS: dict[str, tuple[Fault, Callable[[Seen], bool]]] = {
     "killed after": (killed_after, lambda seen: seen.changed),
     "answer lost": (answer_lost, lambda seen: seen.changed),
     "asked twice": (asked_twice, lambda seen: seen.changed),
+    "refused once": (refused_once, lambda seen: seen.changed),
     "refused for now": (refused_for_now, lambda _: True),
 }
 """What befalls a call, and which calls it makes a difference to."""

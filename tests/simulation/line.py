@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import PurePath
 from types import SimpleNamespace
 from typing import Any, Self
@@ -156,6 +156,8 @@ class _Clients(Hook):
 
     def attach(self, client: Any) -> None:
         super().attach(client)
+        make = client._make_api_call
+        client._make_api_call = lambda *asked: _lines[-1].around(partial(make, *asked))
         client._user_agent_creator = SimpleNamespace(to_string=lambda: "simulated")
 
 
@@ -178,6 +180,8 @@ class Line:
         """Of each stream, how many records are done."""
         self.paused: set[str] = set()
         """Queues and tables (by logical id) whose mapping is switched off."""
+        self.around: Callable[[Callable[[], Any]], Any] = lambda make: make()
+        """Comes between the functions and their clients, whose answer it may give itself."""
         self.calls: list[Call] = []
         self.invocations = 0
         self.sent: list[tuple[str, str]] = []

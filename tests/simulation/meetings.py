@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from relay import sweep
-
 from tests.simulation.line import Json, Line, stack
 from tests.simulation.pairs import Process
 from tests.simulation.stories import (

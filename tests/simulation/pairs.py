@@ -5,18 +5,20 @@ state each goes on by one call. So all schedules are tried, and no state twice: 
 again from its start on the answers that it had, which is why nothing here needs a thread.
 """
 
+import itertools
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.simulation.cloud.errors import AwsError
-from tests.simulation.line import Call, Json, Line, Proceed, proceed
+from botocore.exceptions import ClientError
+
+from tests.simulation.footprints import Footprint, footprint, held
+from tests.simulation.line import Json, Line
 from tests.simulation.outcomes import Outcome, check_books, outcome
 from tests.simulation.snapshots import Restore
 from wallet_ledger.telemetry import HandlerFailed
-
 
 ASKED_MAX = 8
 """How often who is put off asks again, all else being delivered in between."""
@@ -44,41 +46,46 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """An answer of the account: `given` again whenever the invocation is run again."""
+    """An answer of a client, or the error that it raised: the same whenever it is run again."""
 
-    call: str
-    given: Json | AwsError
+    given: Any
     text: str
 
 
 class Turn:
-    """Gives an invocation the answers that it had, lets it make one call more, and stops it then."""
+    """Gives an invocation the answers that it had, lets it make one call more, and stops it then.
+
+    The answers are a client's, so that only the one call goes through boto3.
+    """
 
     def __init__(self, answers: Sequence[Answered]) -> None:
         self.answers = list(answers)
         self._at = 0
         self._made = False
 
-    def __call__(self, call: Call, go_on: Proceed) -> Json:
+    def __call__(self, make: Callable[[], Any]) -> Any:
         if self._at == len(self.answers):
             if self._made:
                 raise Paused
             self._made = True
-            self.answers.append(_answered(call, go_on))
+            self.answers.append(_answered(make))
         answer = self.answers[self._at]
         self._at += 1
-        if isinstance(answer.given, AwsError):
+        if isinstance(answer.given, ClientError):
             raise answer.given
-        return dict(answer.given)
+        return answer.given
 
 
-def _answered(call: Call, go_on: Proceed) -> Answered:
-    name = f"{call.operation} {call.target}"
+def _answered(make: Callable[[], Any]) -> Answered:
     try:
-        given = go_on()
-    except AwsError as error:
-        return Answered(name, error, f"{error} {_text(error.members)}")
-    return Answered(name, given, _text(given))
+        given = make()
+    except ClientError as error:
+        return Answered(error, _text(error.response))
+    return Answered(given, _text(given))
+
+
+def _straight(make: Callable[[], Any]) -> Any:
+    return make()
 
 
 def _text(value: Any) -> str:
@@ -128,8 +135,9 @@ class Pair:
 
     def __init__(self, line: Line, start: Restore, processes: Sequence[Process]) -> None:
         self.line = line
-        self.adds_up: set[Key] = set()
-        """Contents of the tables of which this is known."""
+        self._adds_up: set[Key] = set()
+        self._steps: dict[tuple[Key, int], State] = {}
+        self._ends: dict[Key, End] = {}
         self.processes = processes
         start()
         self.start_ms = line.now_ms
@@ -170,13 +178,19 @@ class Pair:
 
     def _step(self, state: State, index: int) -> State:
         """One call more of one of them, or its end."""
+        if (state.key, index) not in self._steps:
+            self._steps[state.key, index] = self._stepped(state, index)
+        return self._steps[state.key, index]
+
+    def _stepped(self, state: State, index: int) -> State:
         part, process = state.parts[index], self.processes[index]
         assert not isinstance(part, Ended)
         state.restore()
         self.line.now_ms = self.start_ms
         random.seed(index)
         turn = Turn(part)
-        self.line.step = turn
+        self.line.around = turn
+        self.line.calls.clear()
         try:
             answer = self.line.invoke(process.function, process.event)
         except Paused:
@@ -185,11 +199,11 @@ class Pair:
             then = self._ended(process, None)
         else:
             then = self._ended(process, answer)
-        self.line.step = proceed
+        self.line.around = _straight
         parts = list(state.parts)
         parts[index] = then
-        made = turn.answers[len(part) :]
-        label = f"{process.name}: {made[0].call if made else 'ends'}"
+        [*made] = self.line.calls
+        label = f"{process.name}: {' '.join(made[0].kind) if made else 'ends'}"
         return self._state(tuple(parts), (*state.how, label))
 
     def _ended(self, process: Process, answer: Any) -> Ended:
@@ -210,15 +224,17 @@ class Pair:
     def _check(self, state: State, allowed: Sequence[End], result: Explored) -> None:
         end = self._end(state)
         if end not in allowed:
-            unlike = [f"not as one after the other:\n{end[0].differing(each)}" for each, _ in allowed]
+            unlike = [
+                f"not as one after the other:\n{end[0].differing(each)}" for each, _ in allowed
+            ]
             was_told = [str(told) for _, told in allowed]
             told = f"told {end[1]}, not {' nor '.join(was_told)}"
             result.differences.append("\n".join([*state.how, *unlike, told]))
 
     def _check_books(self, state: State, result: Explored) -> None:
-        if state.key[:2] in self.adds_up:
+        if state.key[:2] in self._adds_up:
             return
-        self.adds_up.add(state.key[:2])
+        self._adds_up.add(state.key[:2])
         state.restore()
         try:
             check_books(self.line)
@@ -226,6 +242,11 @@ class Pair:
             result.differences.append("\n".join([*state.how, str(error)]))
 
     def _end(self, state: State) -> End:
+        if state.key not in self._ends:
+            self._ends[state.key] = self._drained(state)
+        return self._ends[state.key]
+
+    def _drained(self, state: State) -> End:
         """Who was put off asks again, and what is left is delivered, until nothing more comes."""
         state.restore()
         self.line.paused.clear()
@@ -270,3 +291,44 @@ def contents(line: Line) -> tuple[str, ...]:
     ]
     events = [_text(bus.events) for bus in account.events.buses.values()]
     return (*tables, *queues, *events, _text(sorted(line.read.items())))
+
+
+@dataclass
+class Met:
+    """What came of all pairs of one moment. `apart`: pairs that cannot meet, of any schedule."""
+
+    functions: set[frozenset[str]] = field(default_factory=set)
+    pairs: int = 0
+    apart: int = 0
+    states: int = 0
+    schedules: int = 0
+    differences: list[str] = field(default_factory=list)
+
+
+def meet(line: Line, due: Sequence[Process], *, also_apart: bool = False) -> Met:
+    """Every two of the invocations that are due now, and each with a second run of itself."""
+    start = line.snapshot()
+    prints = [_alone(line, start, process) for process in due]
+    result = Met()
+    for one, other in itertools.combinations_with_replacement(range(len(due)), 2):
+        pair = (due[one], due[other])
+        result.functions.add(frozenset(each.function for each in pair))
+        if not prints[one].meets(prints[other]):
+            result.apart += 1
+            if not also_apart:
+                continue
+        explored = Pair(line, start, pair).explore()
+        result.pairs += 1
+        result.states += explored.states
+        result.schedules += explored.schedules
+        names = " and ".join(each.name for each in pair)
+        result.differences += [f"{names}:\n{each}" for each in explored.differences]
+    return result
+
+
+def _alone(line: Line, start: Restore, process: Process) -> Footprint:
+    start()
+    line.calls.clear()
+    before = held(line)
+    process.ended(line, line.invoke(process.function, process.event))
+    return footprint(line, before)

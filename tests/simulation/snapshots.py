@@ -19,6 +19,7 @@ def snapshot(account: Account) -> Restore:
     parts = [_table(each) for each in account.dynamodb.tables.values()]
     parts += [_queue(each) for each in account.sqs.queues.values()]
     parts += [_counters(account)]
+    tokens = dict(account.dynamodb._tokens)
     heard = {name: list(bus.events) for name, bus in account.events.buses.items()}
 
     def restore() -> None:
@@ -27,6 +28,7 @@ def snapshot(account: Account) -> Restore:
         for name, events in heard.items():
             account.events.buses[name].events[:] = events
         account.dynamodb._tokens.clear()
+        account.dynamodb._tokens.update(tokens)
 
     return restore
 
@@ -39,7 +41,7 @@ def _table(table: Table) -> Restore:
             [{p: list(each) for p, each in i.places.items()} for i in table.indexes.values()],
         )
 
-    kept, stream = copied(), list(table.stream)
+    kept, stream, latest = copied(), list(table.stream), list(table._latest)
 
     def restore() -> None:
         nonlocal kept
@@ -48,6 +50,8 @@ def _table(table: Table) -> Restore:
             index.places = each
         kept = copied()  # what was handed out is going to be changed
         table.stream[:] = stream
+        table._latest.clear()
+        table._latest.extend(latest)
 
     return restore
 

@@ -7,7 +7,8 @@ import pytest
 
 from tests.simulation.crash_points import Tried, tried
 from tests.simulation.grants import asked, client_calls, granted
-from tests.simulation.line import Call, stack
+from tests.simulation.line import Call, on_line, stack
+from tests.simulation.pairs import contents
 from tests.simulation.stories import STORIES
 from tests.template import ROOT
 
@@ -66,6 +67,23 @@ def test_every_handler_is_driven(known: dict[str, Tried]) -> None:
     driven = {call.function for name in STORIES for call in of(name, known).calls}
 
     assert {stack().functions[name].handler for name in driven} == found
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_going_back_and_on_again_comes_to_the_same_to_the_letter(name: str) -> None:
+    """So that a difference comes of what befell, and of nothing that was left from before."""
+    ends = []
+    with on_line() as line:
+        for act in STORIES[name].before:
+            act(line)
+        begin = line.snapshot()
+        for _ in range(2):
+            begin()
+            for act in STORIES[name].acts:
+                act(line)
+            ends.append((contents(line), line.now_ms, [*line.sent], [*line.calls]))
+
+    assert ends[0] == ends[1]
 
 
 def test_what_is_told_at_least_once_is_at_times_told_again(known: dict[str, Tried]) -> None:

@@ -60,6 +60,13 @@ def answer_lost(at: Call, call: Call, go_on: Proceed) -> Json:
     return answer
 
 
+def never_arrived(at: Call, call: Call, go_on: Proceed) -> Json:
+    """The function is told the same, and nothing was done."""
+    if call.number == at.number:
+        raise ReadTimeoutError(endpoint_url="https://lost.invalid")
+    return go_on()
+
+
 def asked_twice(at: Call, call: Call, go_on: Proceed) -> Json:
     """The answer is lost, and botocore asks again."""
     if call.number == at.number:
@@ -95,6 +102,7 @@ FAULTS: dict[str, tuple[Fault, Callable[[Seen], bool]]] = {
     "killed before": (killed_before, lambda seen: seen.first),
     "killed after": (killed_after, lambda seen: seen.changed),
     "answer lost": (answer_lost, lambda seen: seen.changed),
+    "never arrived": (never_arrived, lambda seen: seen.changed),
     "asked twice": (asked_twice, lambda seen: seen.changed),
     "refused once": (refused_once, lambda seen: seen.changed),
     "refused for now": (refused_for_now, lambda _: True),

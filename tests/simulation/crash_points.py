@@ -189,6 +189,7 @@ def tried(story: Story) -> Tried:
         for act in story.before:
             act(line)
         for act in story.acts:
+            line.forget()
             begin = line.snapshot()
             line.sites.clear()
             seen = watched(line, act)

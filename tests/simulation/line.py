@@ -325,6 +325,14 @@ class Line:
         )
         return True
 
+    def forget(self) -> None:
+        """What was sent and told so far counts no more: the same content said again is seen."""
+        self.calls.clear()
+        self.sent.clear()
+        self.events.clear()
+        for bus in self.account.events.buses.values():
+            bus.events.clear()
+
     # --- going back -------------------------------------------------------------------------------
 
     def snapshot(self) -> Restore:

@@ -307,6 +307,7 @@ class Met:
 
 def meet(line: Line, due: Sequence[Process], *, also_apart: bool = False) -> Met:
     """Every two of the invocations that are due now, and each with a second run of itself."""
+    line.forget()
     start = line.snapshot()
     prints = [_alone(line, start, process) for process in due]
     result = Met()

@@ -205,10 +205,20 @@ DESK = (person("redrive"), person("discard"), clock("triage-desk"))
 LATER = (pause("InboxQueue"), change_status("S-9", "frozen"), later(3 * MINUTE_MS))
 """A request that waits in the Inbox, and rows and letters whose time has come."""
 REFUNDS = (give_back("R-1"), give_back("R-2", 60))
+UNDER_THE_IDS_OF_OTHERS = (give_back("A-1", 101), give_back("R-1", 101))
+"""Each is refused, and so its id is used."""
 
 MOMENTS: dict[str, Moment] = {
     "queued": Moment(
-        (credit(), pause(*QUEUES), submit(), credit("C-1", 50), *REFUNDS, *LATER),
+        (
+            credit(),
+            pause(*QUEUES),
+            submit(),
+            credit("C-1", 50),
+            *REFUNDS,
+            *UNDER_THE_IDS_OF_OTHERS,
+            *LATER,
+        ),
         (
             *map(messages, ("TxQueue", "RefundQueue", "InboxQueue")),
             *APP,

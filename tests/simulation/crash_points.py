@@ -11,10 +11,13 @@ from dataclasses import dataclass, field
 
 from botocore.exceptions import ReadTimeoutError
 
+from tests.fakes.promises import OPEN
 from tests.simulation.cloud.errors import AwsError, Json
 from tests.simulation.line import Call, Killed, Line, Proceed, on_line
-from tests.simulation.outcomes import Outcome, outcome
+from tests.simulation.outcomes import Outcome, check_books, outcome
 from tests.simulation.stories import Act, Story
+from wallet_ledger.aws import items
+from wallet_ledger.domain.transactions import Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,8 +204,17 @@ def tried(story: Story) -> Tried:
                 begin()
                 _try(line, act, point, expected, story, result)
             end()
-        assert not outcome(line).left, "the story ends before all is done"
+        check_all_is_done(line, story)
     return result
+
+
+def check_all_is_done(line: Line, story: Story) -> None:
+    """P5: a story ends with nothing under way, so that what it is compared with is right too."""
+    assert not outcome(line).left, "messages are left"
+    rows = [items.read_offline_tx(each) for each in line.account.tables["OfflineTxTable"].items()]
+    still = {row.idempotency_key for row in rows if row.status in OPEN | {Status.HELD}}
+    assert still == story.left_open, "transactions are left"
+    check_books(line)
 
 
 def _try(

@@ -1,5 +1,7 @@
 """Every promise is asked of the fake and of the adapter on an engine."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from tests.contract.channels import (
@@ -12,29 +14,34 @@ from tests.contract.channels import (
 )
 from tests.contract.places import InMemory, OnEngine, Place
 from tests.engine import Aws
+from tests.simulation.cloud.clients import simulated
 
-IN_MEMORY, ON_ENGINE = "memory", "engine"
+IN_MEMORY = "memory"
+ENGINES = {"engine": "aws", "simulated": "simulated_aws"}
+"""Each engine, and the fixture that is an `Aws` on it."""
+
+EVERYWHERE = [IN_MEMORY, *ENGINES]
 
 
-@pytest.fixture(params=[IN_MEMORY, ON_ENGINE])
+@pytest.fixture(params=EVERYWHERE)
 def place(request: pytest.FixtureRequest) -> Place:
     """Empty tables behind the ports."""
     return InMemory() if request.param == IN_MEMORY else OnEngine(_aws(request))
 
 
-@pytest.fixture(params=[IN_MEMORY, ON_ENGINE])
+@pytest.fixture(params=EVERYWHERE)
 def fifo(request: pytest.FixtureRequest) -> Channel:
     """An empty queue that keeps order by group."""
     return _queue(request, "TxQueue")
 
 
-@pytest.fixture(params=[IN_MEMORY, ON_ENGINE])
+@pytest.fixture(params=EVERYWHERE)
 def standard(request: pytest.FixtureRequest) -> Channel:
     """An empty queue that promises no order."""
     return _queue(request, "DeliveryFailuresQueue")
 
 
-@pytest.fixture(params=[IN_MEMORY, ON_ENGINE])
+@pytest.fixture(params=EVERYWHERE)
 def bus(request: pytest.FixtureRequest) -> Bus:
     """A bus that is listened to."""
     return BusInMemory() if request.param == IN_MEMORY else BusOnEngine(_aws(request))
@@ -46,5 +53,12 @@ def _queue(request: pytest.FixtureRequest, logical_id: str) -> Channel:
 
 
 def _aws(request: pytest.FixtureRequest) -> Aws:
-    aws: Aws = request.getfixturevalue("aws")
+    aws: Aws = request.getfixturevalue(ENGINES[request.param])
     return aws
+
+
+@pytest.fixture(scope="session")
+def simulated_aws() -> Iterator[Aws]:
+    """The simulator's own AWS, in this process."""
+    with simulated() as aws:
+        yield aws

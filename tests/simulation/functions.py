@@ -21,7 +21,6 @@ STACK = "wakala"
 REGION = "us-east-1"
 ACCOUNT_ID = "000000000000"
 SQS_URL = f"https://sqs.{REGION}.amazonaws.com/{ACCOUNT_ID}"
-_ENDS = {"TxQueue": "TxQueue.fifo"}
 
 
 def physical(logical_id: str) -> str:
@@ -34,6 +33,11 @@ def physical(logical_id: str) -> str:
 def queue_url(logical_id: str) -> str:
     """Where a queue is called."""
     return f"{SQS_URL}/{physical(logical_id)}"
+
+
+def arn_of(value: Any) -> str:
+    """What a `GetAtt Arn` of a queue stands for."""
+    return str(_resolve(value))
 
 
 def _resolve(value: Any) -> Any:
@@ -115,27 +119,6 @@ def _mapped(function: str, event: Mapping[str, Any]) -> Mapped:
 
 
 DECLARED = _declared()
-
-
-def passes(pattern: Any, value: Any) -> bool:
-    """Whether a record or an event fits a filter's pattern."""
-    if isinstance(pattern, Mapping):
-        return isinstance(value, Mapping) and all(
-            name in value and passes(each, value[name]) for name, each in pattern.items()
-        )
-    return any(_passes_one(each, value) for each in pattern)
-
-
-def _passes_one(rule: Any, value: Any) -> bool:
-    match rule:
-        case {"prefix": start}:
-            return isinstance(value, str) and value.startswith(start)
-        case {"anything-but": others}:
-            return value not in others
-        case str():
-            return bool(rule == value)
-        case _:
-            raise NotImplementedError(rule)
 
 
 @cache

@@ -4,7 +4,6 @@ A process is a greenlet. What it waits for is looked at by the scheduler, which 
 goes on. Clients, clocks and thread pools of the functions lead here.
 """
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from typing import Any, Self
 from greenlet import greenlet
 
 from ingest import accept
+from tests.simulation.cloud.hook import Hook
 from triage import watch
 from wallet_ledger import clock, consumer
 
@@ -69,6 +69,8 @@ class Process:
     result: Any = None
     error: BaseException | None = None
     over: bool = False
+    retries: int = 0
+    """How often botocore had to make the last call again."""
     frozen: bool = False
     """Nobody lets it go on, until it is thawed."""
     children: "list[Process]" = field(default_factory=list)
@@ -210,11 +212,15 @@ class Pool:
 
 def attach(client: Any, tries: int) -> None:
     """Let every call of a client stop its process, and be answered by the scheduler."""
-    service = client.meta.service_model.service_name
 
-    def answer(model: Any, params: dict[str, Any], **_: Any) -> tuple[Any, dict[str, Any]]:
-        call = Call(service, model.name, json.loads(params["body"]), tries)
-        status, parsed = _hubs[-1].wait(call)
-        return SimpleNamespace(status_code=status), parsed
+    def answer(service: str, operation: str, body: dict[str, Any]) -> dict[str, Any]:
+        told: dict[str, Any] = _hubs[-1].wait(Call(service, operation, body, tries))
+        return told
 
-    client.meta.events.register("before-call", answer)
+    def count_retries(parsed: dict[str, Any], **_: Any) -> None:
+        process = _hubs[-1].current
+        assert process is not None
+        parsed["ResponseMetadata"]["RetryAttempts"] = process.retries
+
+    Hook(answer).attach(client)
+    client.meta.events.register("after-call", count_retries)

@@ -1,0 +1,201 @@
+"""How work reaches the functions: queues, streams, rules of the bus, and the clock."""
+
+import heapq
+import json
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation import functions
+from tests.simulation.books import number, text
+from tests.simulation.bus import Rules
+from tests.simulation.faults import DAY_MS
+from tests.simulation.functions import DECLARED, Mapped
+from tests.simulation.plan import Fault
+from tests.simulation.queues import QueueSource, Queues
+from tests.simulation.runs import Run
+from tests.simulation.streams import StreamSource
+
+if TYPE_CHECKING:
+    from tests.simulation.world import Action, World
+
+MINUTE_MS = 60_000
+FAILURES = "DeliveryFailuresQueue"
+
+
+class Delivery:
+    """Everything that starts a run, and whether it is due."""
+
+    def __init__(self, world: "World") -> None:
+        self.world = world
+        self.queues = Queues(world)
+        mapped = [each for declared in DECLARED.values() for each in declared.mappings]
+        self.pollers = [QueueSource(world, each) for each in mapped if each.kind == "queue"]
+        self.streams = [StreamSource(world, each) for each in mapped if each.kind == "stream"]
+        self.rules = Rules(world)
+        self.clocks = [
+            Schedule(world, name) for name, each in DECLARED.items() if each.scheduled is not None
+        ]
+
+    # --- what the world tells -----------------------------------------------------------------
+
+    def made(self, operation: str, body: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
+        """A call was made by anybody."""
+        if operation == "PutEvents":
+            for entry, taken in zip(body["Entries"], answer["Entries"], strict=True):
+                if "EventId" not in taken:
+                    continue
+                self.world.promises.heard(entry["DetailType"], entry["Source"], entry["Detail"])
+        elif operation in {"SendMessage", "SendMessageBatch"}:
+            self.queues.sent(body, answer)
+
+    def changed(self, records: Mapping[str, Sequence[Any]]) -> None:
+        """Tables have changed: their streams tell of it."""
+        for stream in self.streams:
+            stream.take(records.get(stream.table, ()))
+
+    # --- what can happen next -----------------------------------------------------------------
+
+    def actions(self) -> "list[Action]":
+        """Runs and deliveries that can begin now."""
+        found: list[Action] = []
+        for source in (*self.pollers, *self.streams, *self.clocks, self.rules):
+            found += source.actions()
+        return found
+
+    def next_moment(self) -> int | None:
+        """When the next thing becomes due by itself; None: never."""
+        moments = [
+            moment
+            for source in (*self.pollers, *self.streams, *self.clocks, self.rules)
+            if (moment := source.next_moment()) is not None and moment > self.world.now_ms
+        ]
+        return min(moments, default=None)
+
+    def busy(self) -> list[str]:
+        """What is not quiet, for the report of a history that never ends."""
+        told = [run.name for run in self.world.runs]
+        told += [each.mapped.source for each in self.pollers if each.depth()]
+        told += [f"stream {each.table}" for each in self.streams if each.depth()]
+        return [*told, *(["bus"] if self.rules.late else [])]
+
+    # --- time to live, and what is kept -------------------------------------------------------
+
+    def purge(self, random: Random) -> str:
+        """A long time goes by, in which nothing is under way, and time to live deletes."""
+        world = self.world
+        if world.runs or self.busy():
+            return "nothing, it is not quiet"
+        world.now_ms += random.choice((1, 31, 31, 400)) * DAY_MS
+        gone = world.account.dynamodb.delete_expired(world.now_ms // 1000)
+        if gone:
+            world.faults.hit[Fault.PURGED] += 1
+        return f"{gone} items"
+
+    def kept_records(self) -> list[str]:
+        """The texts of all letters that are kept."""
+        table = self.world.account.dynamodb.tables[functions.physical("DeadLettersTable")]
+        return [
+            _bytes(item["part"]["B"]).decode()
+            for item in table.items()
+            if text(item, "id").startswith("record#") and "part" in item
+        ]
+
+
+class Schedule:
+    """A rule of the clock, each minute; what is given up goes to DeliveryFailures.
+
+    A run that would find nothing due reads empty indexes and does nothing: most are left out.
+    """
+
+    def __init__(self, world: "World", function: str) -> None:
+        self.world = world
+        self.function = function
+        self.running = False
+        self._ticked = world.now_ms // MINUTE_MS
+
+    def actions(self) -> "list[Action]":
+        """A run, where a minute has begun and there is something to do."""
+        minute = self.world.now_ms // MINUTE_MS
+        if self.running or minute <= self._ticked:
+            return []
+        if self._due_ms() > minute * MINUTE_MS:
+            if self.world.draining or self.world.random.random() < 0.9:
+                self._ticked = minute
+                return []
+        return [(f"clock of {self.function}", self._start)]
+
+    def next_moment(self) -> int | None:
+        """The first minute that finds something due."""
+        due_ms = self._due_ms()
+        if due_ms >= NEVER_MS or self.running:
+            return None
+        minute = max(-(-due_ms // MINUTE_MS), self._ticked + 1)
+        return minute * MINUTE_MS
+
+    def _due_ms(self) -> int:
+        rows = self.world.promises.rows
+        if self.function == "sweep":
+            due = (number(r, "nextSweepAt") for r in rows.rows.values() if "openShard" in r)
+        else:
+            parked = not self.world.draining
+            due = (
+                number(letter, "dueAt")
+                for letter in rows.letters.values()
+                if "dueAt" in letter and (parked or text(letter, "status") == "waiting")
+            )
+        return min(due, default=NEVER_MS)
+
+    def _start(self) -> None:
+        world = self.world
+        self._ticked = world.now_ms // MINUTE_MS
+        told = DECLARED[self.function].scheduled
+        event: dict[str, Any] = dict(told) if told else dict(SCHEDULED)
+        if world.faults.suffers(self.function, Fault.DOWN):
+            rule = f"arn:aws:events:us-east-1:000000000000:rule/{self.function}EveryMinute"
+            self.world.delivery.queues.send(
+                FAILURES, json.dumps(event), RULE_ARN=rule, ERROR_CODE="THROTTLING"
+            )
+            world.stepped(f"clock of {self.function}: not started")
+            return
+        self.running = True
+        world.invoke(self.function, event, lambda run: self._ended(run, event))
+
+    def _ended(self, run: Run, event: Mapping[str, Any]) -> None:
+        self.running = False
+        if run.result is None and (run.failed or run.given_up):
+            self.world.delivery.queues.send(FAILURES, json.dumps(_failed(run, event)))
+
+
+NEVER_MS = 10**17
+SCHEDULED = {
+    "version": "0",
+    "id": "fcce4108-ea67-4f58-a575-05f2830a5113",
+    "detail-type": "Scheduled Event",
+    "source": "aws.events",
+    "detail": {},
+}
+
+
+def _failed(run: Run, event: Mapping[str, Any]) -> dict[str, Any]:
+    """Lambda's note of an asynchronous run that failed, as in events/triage/runs.json."""
+    error = {"errorMessage": run.raised, "errorType": "HandlerFailed"}
+    timed_out = {"errorType": "Sandbox.Timedout", "errorMessage": "Task timed out"}
+    return {
+        "version": "1.0",
+        "requestContext": {
+            "requestId": run.name,
+            "functionArn": f"arn:aws:lambda:us-east-1:000000000000:function:{run.function}:$LATEST",
+            "condition": "RetriesExhausted",
+            "approximateInvokeCount": 1,
+        },
+        "requestPayload": dict(event),
+        "responseContext": {"statusCode": 200, "functionError": "Unhandled"},
+        "responsePayload": error if run.raised else timed_out,
+    }
+
+
+def _bytes(value: Any) -> bytes:
+    from base64 import b64decode
+
+    return value if isinstance(value, bytes) else b64decode(value)

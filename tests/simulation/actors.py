@@ -57,6 +57,7 @@ class Actors:
             Deed.STATUS: self._status,
             Deed.REFUND: self._refund,
             Deed.REFUND_AGAIN: self._refund_again,
+            Deed.FUND: self._fund,
             Deed.CREDIT: self._credit,
             Deed.CREDIT_AGAIN: self._credit_again,
             Deed.CREDIT_OTHER: self._credit_other,
@@ -310,6 +311,13 @@ class Actors:
             },
             random,
         )
+
+    def _fund(self, random: Random) -> str:
+        for phone in self.phones:
+            identity = {"source": "mpesa", "creditId": f"C-{self.number()}", "digits": phone}
+            amount = random.choice((300, 1_000, 6_000))
+            self._put_credit({**identity, "amount": amount, "currency": "KES"}, random)
+        return f"x{len(self.phones)}"
 
     def _put_credit(self, credit: dict[str, Any], random: Random) -> str:
         self.credits.append(credit)

@@ -24,6 +24,7 @@ FUNCTIONS = (
     "triage-desk",
 )
 BUSY = ("reconcile", "reconcile", "refund", "refund", "relay", "relay", *FUNCTIONS)
+CONSUMERS = ("reconcile", "reconcile", "refund", "refund", "ingest-bus", *FUNCTIONS)
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 VISIBLE_AGAIN_MS = 60_000
@@ -120,6 +121,8 @@ class Faults:
     armed: list[Armed] = field(default_factory=list)
     counted: Counter[Fault] = field(default_factory=Counter)
     outages: dict[str, tuple[Fault, int]] = field(default_factory=dict)
+    tables_only: bool = True
+    """Whether an outage of calls is one of DynamoDB alone."""
     paused: dict[str, int] = field(default_factory=dict)
     """Tables whose stream nobody reads, and until when."""
     hit: Counter[Fault] = field(default_factory=Counter)
@@ -135,9 +138,10 @@ class Faults:
             self.armed.append(Armed(kind, function, times, random))
             return f"{function or 'any'} x{times}"
         if kind in _OUTAGES:
-            function = random.choice(FUNCTIONS)
+            function = random.choice(CONSUMERS)
             self.outages[function] = (kind, self.now_ms() + HOUR_MS)
-            return function
+            self.tables_only = random.random() < 0.7
+            return f"{function} {'tables only' if self.tables_only else ''}"
         if kind in _COUNTED:
             self.counted[kind] += random.choice((1, 1, 2))
             return ""
@@ -187,9 +191,10 @@ class Faults:
 
     def fate(self, function: str, call: Call, run: Callable[[Mapping[str, Any]], Any]) -> Fate:
         """What becomes of a call; `run` makes it, with the body that is given."""
-        if self.suffers(function, Fault.STARVED):
+        met = call.service == "dynamodb" or not self.tables_only or function == "relay"
+        if met and self.suffers(function, Fault.STARVED):
             return _refused(call, AwsError("ThrottlingException", "Rate exceeded"))
-        if call.operation not in READS and self.suffers(function, Fault.DENIED):
+        if met and call.operation not in READS and self.suffers(function, Fault.DENIED):
             return Raised(AwsError("AccessDeniedException", "not authorized"))
         armed = self._take(function, call)
         if armed is None:

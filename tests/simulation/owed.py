@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.simulation.asked import Broken, Transaction
+from tests.simulation.asked import Broken, Content, Transaction
 from tests.simulation.books import Item, text, two
+from tests.simulation.rows import fingerprint
 
 type Fact = tuple[str, ...]
 """An event's name, and the ids of what it tells of."""
@@ -147,10 +148,12 @@ def _until(messages: dict[str, Transaction], identity: Transaction) -> Iterator[
 
 
 def _read(body: str) -> Transaction | None:
+    """The transaction of a debit's message; of a lie about one, none."""
     try:
         members = json.loads(body)
-        if members["kind"] == "debit":
-            return members["agentId"], members["idempotencyKey"]
+        identity = members["agentId"], members["idempotencyKey"]
+        content = Content(members["phone"], members["amountMinor"], members["currency"])
+        true = members["fingerprint"] == fingerprint(identity, content)
     except (ValueError, LookupError, TypeError):
-        pass
-    return None
+        return None
+    return identity if true else None

@@ -21,6 +21,7 @@ class Deed(StrEnum):
     STATUS = "ask for a status"
     REFUND = "refund by the app"
     REFUND_AGAIN = "the same refund by the app"
+    FUND = "every wallet is funded"
     CREDIT = "credit"
     CREDIT_AGAIN = "the same credit"
     CREDIT_OTHER = "another credit under its id"
@@ -69,7 +70,7 @@ class Fault(StrEnum):
 DEEDS: Mapping[Deed, float] = {
     Deed.SUBMIT: 8,
     Deed.BATCH: 2,
-    Deed.BURST: 0.4,
+    Deed.BURST: 0.2,
     Deed.RESEND: 4,
     Deed.RESEND_OTHER: 1.5,
     Deed.STATUS: 1.5,
@@ -142,10 +143,7 @@ def plan(seed: int, steps: int) -> Plan:
     last = max(1, round(steps * LAST_PART))
     deeds = {deed: weight for deed, weight in DEEDS.items() if random.random() < 0.8}
     deeds[Deed.SUBMIT] = DEEDS[Deed.SUBMIT]
-    items = [
-        Item(round(n * steps * 0.02), Deed.CREDIT, random.getrandbits(32))
-        for n in range(random.choice((0, 1, 1, 2, 3)))
-    ]
+    items = [Item(0, Deed.FUND, random.getrandbits(32))] if random.random() < 0.85 else []
     names, weights = list(deeds), list(deeds.values())
     for _ in range(round(steps * random.uniform(0.05, 0.12))):
         deed = random.choices(names, weights)[0]
@@ -170,7 +168,7 @@ def _faults(random: Random, steps: int, last: int) -> list[Item]:
         Item(random.randrange(last), random.choices(kinds, weights)[0], random.getrandbits(32))
         for _ in range(round(steps * random.choice((0, 0.02, 0.05, 0.08))))
     ]
-    if random.random() < 0.35:
+    if random.random() < 0.5:
         kind = random.choice(sorted(LONG))
         items.append(Item(random.randrange(max(1, last // 4)), kind, random.getrandbits(32)))
     return items

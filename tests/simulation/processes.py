@@ -95,7 +95,10 @@ class Process:
         for child in self.children:
             if not child.over:
                 child.kill()
-        if not self.over:
+        if self in self.hub.begun:
+            self.hub.begun.remove(self)
+            self.over = True
+        elif not self.over:
             self.go_on(error=Killed())
 
     def _switch(self, switch: Callable[[], Waits]) -> None:

@@ -11,7 +11,6 @@ from tests.simulation.books import number, text
 from tests.simulation.operators import Operators
 from tests.simulation.plan import Deed, Item
 from tests.simulation.promises import Asking
-from tests.simulation.rows import fingerprint
 from tests.simulation.runs import Run
 from tests.simulation.strangers import Strangers
 
@@ -69,6 +68,7 @@ class Actors:
             Deed.LOOK: self.operators.look,
             Deed.REDRIVE: self.operators.redrive,
             Deed.DISCARD: self.operators.discard,
+            Deed.OLD_LETTER: self.strangers.old_letter,
             Deed.MOVE_BACK: self.operators.move_back,
             Deed.TIME: self._time,
         }
@@ -394,14 +394,9 @@ class Actors:
         return mark
 
     def _time(self, random: Random) -> str:
-        """A while in which nobody does anything."""
-        if self.world.runs:
-            return ""
+        """A while in which nobody does anything; queues do not keep a message for all time."""
         minutes = random.choice((1, 5, 20, 60))
-        if not self.world.delivery.busy():
-            minutes = random.choice((5, 60, 24 * 60, 8 * 24 * 60))
+        if self.world.delivery.can_wait():
+            minutes = random.choice((5, 60, 60, 24 * 60, 8 * 24 * 60))
         self.world.now_ms += minutes * 60_000
         return f"{minutes} minutes"
-
-
-__all__ = ["Actors", "fingerprint", "spelt"]

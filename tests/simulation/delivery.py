@@ -79,13 +79,22 @@ class Delivery:
         told += [f"stream {each.table}" for each in self.streams if each.depth()]
         return [*told, *(["bus"] if self.rules.late else [])]
 
+    def can_wait(self) -> bool:
+        """Whether days may go by: nothing is where AWS forgets it within a week."""
+        short = ("InboxQueue", FAILURES)
+        return not (
+            self.rules.late
+            or any(each.depth() for each in self.streams)
+            or any(self.queues.queue(name).messages for name in short)
+        )
+
     # --- time to live, and what is kept -------------------------------------------------------
 
     def purge(self, random: Random) -> str:
         """A long time goes by, in which nothing is under way, and time to live deletes."""
         world = self.world
-        if world.runs or self.busy():
-            return "nothing, it is not quiet"
+        if not self.can_wait() or any(each.depth() for each in self.pollers):
+            return ""
         world.now_ms += random.choice((1, 31, 31, 400)) * DAY_MS
         gone = world.account.dynamodb.delete_expired(world.now_ms // 1000)
         if gone:
@@ -163,6 +172,8 @@ class Schedule:
 
     def _ended(self, run: Run, event: Mapping[str, Any]) -> None:
         self.running = False
+        for outcome in run.result or ():
+            self.world.promises.reached[f"desk {outcome}"] += 1
         if run.result is None and (run.failed or run.given_up):
             self.world.delivery.queues.send(FAILURES, json.dumps(_failed(run, event)))
 

@@ -139,7 +139,8 @@ class Faults:
             return f"{function or 'any'} x{times}"
         if kind in _OUTAGES:
             function = random.choice(CONSUMERS)
-            self.outages[function] = (kind, self.now_ms() + HOUR_MS)
+            hours = random.choice((1, 1, 1, 9 * 24)) if kind is Fault.DOWN else 1
+            self.outages[function] = (kind, self.now_ms() + hours * HOUR_MS)
             self.tables_only = random.random() < 0.7
             return f"{function} {'tables only' if self.tables_only else ''}"
         if kind in _COUNTED:

@@ -122,8 +122,11 @@ DECLARED = _declared()
 
 
 @cache
-def handlers(retention_days: int) -> dict[str, Handler]:
-    """Each handler, imported afresh with the environment that the template gives it."""
+def handlers(retention_days: int, budget_ms: int) -> dict[str, Handler]:
+    """Each handler, imported afresh with the environment that the template gives it.
+
+    Of the deployer's parameters, two are not as by default: RetentionDays and LatencyBudgetMs.
+    """
     made = {}
     create = clients._create
 
@@ -135,9 +138,11 @@ def handlers(retention_days: int) -> dict[str, Handler]:
     clients._create = attached
     try:
         for name, module in HANDLERS.items():
-            environment = dict(DECLARED[name].environment)
-            if "RETENTION_DAYS" in environment:
-                environment["RETENTION_DAYS"] = str(retention_days)
+            chosen = {"RETENTION_DAYS": retention_days, "LATENCY_BUDGET_MS": budget_ms}
+            environment = {
+                variable: str(chosen.get(variable, value))
+                for variable, value in DECLARED[name].environment.items()
+            }
             with _environment(environment):
                 sys.modules.pop(module, None)
                 made[name] = importlib.import_module(module).handle

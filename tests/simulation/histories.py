@@ -97,7 +97,7 @@ def told(played: Played, steps: int) -> str:
         (
             f"seed {played.seed} breaks {played.what}",
             f"shrunk in {tries} tries from {len(history.items)} to {len(short.items)} items"
-            f" (retention {short.retention_days} days, {short.phones} phones):",
+            f" ({short.theme}, retention {short.retention_days} days, {short.phones} phones):",
             *(f"  {item}" for item in short.items),
             f"see it: PYTHONPATH=.:services .venv/bin/{command}",
         )

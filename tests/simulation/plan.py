@@ -33,6 +33,7 @@ class Deed(StrEnum):
     LOOK = "an operator looks"
     REDRIVE = "an operator redrives"
     DISCARD = "an operator discards"
+    OLD_LETTER = "an old letter comes again"
     MOVE_BACK = "an operator moves a dead-letter queue back"
     TIME = "time passes"
 
@@ -60,10 +61,10 @@ class Fault(StrEnum):
     EVENT_LOST = "a rule could not deliver an event"
     STREAM_PAUSED = "a stream paused"
     STREAM_LOST = "a stream paused for longer than it remembers"
-    DOWN = "a function down for an hour"
-    CRASHING = "a function that crashes for an hour"
-    STARVED = "a function throttled by AWS for an hour"
-    DENIED = "a function denied what it writes for an hour"
+    DOWN = "a function down"
+    CRASHING = "a function that crashes"
+    STARVED = "a function throttled by AWS"
+    DENIED = "a function denied what it writes"
     PURGED = "time to live deletes"
 
 
@@ -87,10 +88,48 @@ DEEDS: Mapping[Deed, float] = {
     Deed.LOOK: 0.6,
     Deed.REDRIVE: 2,
     Deed.DISCARD: 1,
+    Deed.OLD_LETTER: 0.7,
     Deed.MOVE_BACK: 0.6,
     Deed.TIME: 1,
 }
 """How often each is done, beside the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Theme:
+    """What a history is mostly about: weights that are not as usual, and how likely an outage is.
+
+    `budget_ms`: the stack's LatencyBudgetMs. `calm`: few things are done, and time goes by.
+    """
+
+    name: str
+    share: float
+    more: Mapping[Deed, float]
+    outage: float
+    budget_ms: int
+    calm: bool = False
+
+
+THEMES = (
+    Theme("all of it", 0.4, {}, 0.4, 3_000),
+    Theme(
+        "refunds",
+        0.2,
+        {Deed.REFUND: 12, Deed.REFUND_AGAIN: 6, Deed.BUS_REFUND: 10, Deed.BUS_REFUND_AGAIN: 5},
+        0.3,
+        3_000,
+    ),
+    Theme(
+        "dead letters",
+        0.2,
+        {Deed.OLD_LETTER: 10, Deed.REDRIVE: 10, Deed.DISCARD: 4, Deed.TIME: 4, Deed.MOVE_BACK: 3},
+        0.4,
+        0,
+    ),
+    Theme("an outage", 0.2, {Deed.REDRIVE: 6, Deed.TIME: 4, Deed.REFUND: 6}, 1.0, 0, True),
+    Theme("years", 0.1, {Deed.TIME: 8}, 0.2, 3_000, True),
+)
+
 
 OFTEN = frozenset(
     {
@@ -105,6 +144,8 @@ OFTEN = frozenset(
 )
 LONG = frozenset({Fault.DOWN, Fault.CRASHING, Fault.STARVED, Fault.DENIED})
 """Outages: one of them fills a history."""
+FUNDED_AT = 12
+"""By this step the first credits are mostly settled."""
 LAST_PART = 0.9
 """Nothing begins in the last tenth of a history."""
 
@@ -131,6 +172,8 @@ class Plan:
 
     seed: int
     steps: int
+    theme: str
+    budget_ms: int
     retention_days: int
     phones: int
     agents: int
@@ -141,34 +184,44 @@ def plan(seed: int, steps: int) -> Plan:
     """The plan of a seed. Each seed leaves out some kinds, so that the others meet more often."""
     random = Random(f"plan {seed}")
     last = max(1, round(steps * LAST_PART))
-    deeds = {deed: weight for deed, weight in DEEDS.items() if random.random() < 0.8}
-    deeds[Deed.SUBMIT] = DEEDS[Deed.SUBMIT]
-    items = [Item(0, Deed.FUND, random.getrandbits(32))] if random.random() < 0.85 else []
-    names, weights = list(deeds), list(deeds.values())
-    for _ in range(round(steps * random.uniform(0.05, 0.12))):
-        deed = random.choices(names, weights)[0]
-        items.append(Item(random.randrange(last), deed, random.getrandbits(32)))
-    items += _faults(random, steps, last)
+    [theme] = random.choices(THEMES, [each.share for each in THEMES])
+    kinds = [deed for deed in DEEDS if random.random() < 0.8 or deed in theme.more]
+    weights = [theme.more.get(deed, DEEDS[deed]) for deed in kinds]
+    items = [Item(0, Deed.FUND, random.getrandbits(32))] if random.random() < 0.9 else []
+    early = [random.randint(FUNDED_AT, 2 * FUNDED_AT) for _ in range(random.randint(1, 5))]
+    items += [Item(at, Deed.SUBMIT, random.getrandbits(32)) for at in early]
+    share = random.uniform(0.02, 0.05) if theme.calm else random.uniform(0.05, 0.12)
+    for _ in range(round(steps * share)):
+        deed = random.choices(kinds, weights)[0]
+        items.append(Item(random.randint(FUNDED_AT, last), deed, random.getrandbits(32)))
+    items += _faults(random, theme, steps, last)
+    if theme.name == "years":
+        purges = [random.randint(last // 3, last) for _ in range(random.randint(1, 3))]
+        items += [Item(at, Fault.PURGED, random.getrandbits(32)) for at in purges]
     return Plan(
         seed=seed,
         steps=steps,
-        retention_days=random.choice((0, 0, 0, 30)),
+        theme=theme.name,
+        budget_ms=theme.budget_ms,
+        retention_days=random.choice((0, 0, 0, 30) if theme.name != "years" else (30,)),
         phones=random.choice((1, 1, 2, 3, 5)),
         agents=random.choice((1, 2, 2, 3)),
         items=tuple(sorted(items, key=lambda item: item.at)),
     )
 
 
-def _faults(random: Random, steps: int, last: int) -> list[Item]:
+def _faults(random: Random, theme: Theme, steps: int, last: int) -> list[Item]:
     kinds = [kind for kind in Fault if random.random() < 0.4 and kind not in LONG]
     if random.random() < 0.1 or not kinds:
-        kinds = list(OFTEN)
+        kinds = sorted(OFTEN)
     weights = [3.0 if kind in OFTEN else 1.0 for kind in kinds]
+    share = random.choice((0, 0.02)) if theme.calm else random.choice((0, 0.02, 0.05, 0.08))
     items = [
         Item(random.randrange(last), random.choices(kinds, weights)[0], random.getrandbits(32))
-        for _ in range(round(steps * random.choice((0, 0.02, 0.05, 0.08))))
+        for _ in range(round(steps * share))
     ]
-    if random.random() < 0.5:
+    if random.random() < theme.outage:
         kind = random.choice(sorted(LONG))
-        items.append(Item(random.randrange(max(1, last // 4)), kind, random.getrandbits(32)))
+        at = random.choice((0, 2 * FUNDED_AT, random.randrange(max(1, last // 3))))
+        items.append(Item(at, kind, random.getrandbits(32)))
     return items

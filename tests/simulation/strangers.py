@@ -22,6 +22,22 @@ class Strangers:
         kinds = (self._noise, self._lie, self._copy, self._copy, self._nobodys, self._junk)
         return random.choice(kinds)(random)
 
+    def old_letter(self, random: Random) -> str:
+        """A dead letter of a debit comes once more, from a backup or another hand."""
+        body = self._debit(random) if random.random() < 0.9 else self._unasked(random)
+        if body is None:
+            return ""
+        text, phone = json.dumps(body), str(body["phone"])
+        failure = random.choice(("unfinished", "unfinished", "violated", "moved"))
+        if failure == "moved":
+            queue = self.world.delivery.queues.queue("TxDlqQueue")
+            queue.send(text, group=phone, dedup_id=f"by-hand-{self.world.actors.number()}")
+            return "moved by its queue"
+        record = {"messageId": "old", "body": text, "attributes": {"MessageGroupId": phone}}
+        letter = {"v": 1, "source": "TxQueue", "why": "Old", "failure": failure, "record": record}
+        self.world.delivery.queues.send("DeliveryFailuresQueue", json.dumps(letter))
+        return failure
+
     def _noise(self, random: Random) -> str:
         """Something that no consumer can read."""
         mark = self._mark()
@@ -49,9 +65,14 @@ class Strangers:
 
     def _nobodys(self, random: Random) -> str:
         """A well-formed debit that no row asks for."""
+        body = self._unasked(random)
+        self._to("TxQueue", json.dumps(body), str(body["phone"]))
+        return "a debit that nobody asked for"
+
+    def _unasked(self, random: Random) -> dict[str, Any]:
         phone = self._phone(random)
         key = f"NOBODY-{self.world.actors.number()}"
-        body = {
+        return {
             "v": 1,
             "kind": "debit",
             "agentId": "AG-1",
@@ -63,8 +84,6 @@ class Strangers:
             "attempt": 1,
             "createdAt": self.world.now_ms,
         }
-        self._to("TxQueue", json.dumps(body), phone)
-        return "a debit that nobody asked for"
 
     def _junk(self, random: Random) -> str:
         """What neither we nor AWS send there."""

@@ -28,7 +28,7 @@ from tests.simulation.faults import (
     Raised,
 )
 from tests.simulation.journal import Journal
-from tests.simulation.plan import Fault, Item, Plan
+from tests.simulation.plan import Deed, Fault, Item, Plan
 from tests.simulation.processes import Call, Hub, Join, Killed, Pause, Process
 from tests.simulation.promises import Promises
 from tests.simulation.runs import Run
@@ -39,6 +39,8 @@ START_MS = 1_793_602_800_000
 CALL_MS_MAX = 12
 DRAIN_MAX = 20_000
 """Actions after which a history that is not quiet never will be."""
+NEEDS_QUIET = frozenset({Fault.PURGED, Deed.TIME})
+"""Long times, which begin when nothing runs."""
 TABLES = ("OfflineTx", "WalletLedger", "DeadLetters")
 
 type Action = tuple[str, Callable[[], None]]
@@ -60,11 +62,12 @@ class World:
         self.faults = Faults(lambda: self.now_ms)
         self.runs: list[Run] = []
         self.waiting = list(plan.items)
+        self.until_quiet: list[Item] = []
         self.delivery = Delivery(self)
         self.actors = Actors(self)
         self.promises = Promises(plan.retention_days, self.actors.secrets)
         self.journal = Journal(self.promises, self.faults, keep_trace=keep_trace)
-        self._handlers = functions.handlers(plan.retention_days)
+        self._handlers = functions.handlers(plan.retention_days, plan.budget_ms)
         self._seen = dict.fromkeys(TABLES, 0)
         self._thaws: list[tuple[int, int, Run]] = []
         self._numbers = 0
@@ -91,8 +94,15 @@ class World:
 
     def _next(self) -> None:
         while self.waiting and self.waiting[0].at <= self.step:
-            self._begin_item(self.waiting.pop(0))
+            item = self.waiting.pop(0)
+            if item.what in NEEDS_QUIET:
+                self.until_quiet.append(item)
+            else:
+                self._begin_item(item)
         actions = self._actions()
+        if self.until_quiet and not actions and not self.runs:
+            self._begin_item(self.until_quiet.pop(0))
+            return
         if not actions or self.random.random() < 0.02:
             self._let_time_pass(idle=not actions)
             return
@@ -101,10 +111,8 @@ class World:
 
     def _begin_item(self, item: Item) -> None:
         if isinstance(item.what, Fault):
-            if item.what is Fault.PURGED:
-                told = self.delivery.purge(item.random())
-            else:
-                told = self.faults.begin(item)
+            purges = item.what is Fault.PURGED
+            told = self.delivery.purge(item.random()) if purges else self.faults.begin(item)
         else:
             told = self.actors.do(item)
         self.stepped(f"** {item.what} {told}".rstrip())
@@ -113,6 +121,7 @@ class World:
         """Faults stop; whatever is still to be done gets done."""
         self.draining = True
         self.waiting.clear()
+        self.until_quiet.clear()
         self.faults.stop()
         for _ in range(DRAIN_MAX):
             actions = self._actions()

@@ -14,7 +14,7 @@ from tests.contract.channels import (
 )
 from tests.contract.places import InMemory, OnEngine, Place
 from tests.engine import Aws
-from tests.simulation.cloud.clients import simulated
+from tests.simulation.cloud.clients import LeapingTime, simulated, simulated_over_http
 
 IN_MEMORY = "memory"
 ENGINES = {"engine": "aws", "simulated": "simulated_aws"}
@@ -61,4 +61,17 @@ def _aws(request: pytest.FixtureRequest) -> Aws:
 def simulated_aws() -> Iterator[Aws]:
     """The simulator's own AWS, in this process."""
     with simulated() as aws:
+        yield aws
+
+
+@pytest.fixture(scope="session")
+def leaping_time() -> LeapingTime:
+    """What time it is for `simulated_aws_over_http`."""
+    return LeapingTime()
+
+
+@pytest.fixture(scope="session")
+def simulated_aws_over_http(leaping_time: LeapingTime) -> Iterator[Aws]:
+    """The same, for suites that put something between botocore and the network."""
+    with simulated_over_http(leaping_time) as aws:
         yield aws

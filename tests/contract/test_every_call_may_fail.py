@@ -25,15 +25,26 @@ from tests.engine import Aws
 from tests.fakes.faults import PASSING
 from tests.fakes.scripted import Crash
 from tests.fakes.wire import Answer, Sent, Wire, cancelled, lost, through
+from tests.simulation.cloud.clients import HTTP_ADDRESS, LeapingTime
 from wallet_ledger.telemetry import HandlerFailed
 
 DELIVERIES_MAX = 4
 
 
-@pytest.fixture(scope="module")
-def functions(aws: Aws) -> Functions:
-    """All of them, wired once."""
+@pytest.fixture(scope="module", params=["aws", "simulated_aws_over_http"])
+def functions(request: pytest.FixtureRequest) -> Functions:
+    """All of them, wired once to each engine."""
+    aws: Aws = request.getfixturevalue(request.param)
     return wire_up(aws)
+
+
+@pytest.fixture(autouse=True)
+def no_pause_on_the_simulator(
+    functions: Functions, leaping_time: LeapingTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its time leaps where the functions pause."""
+    if functions.aws.endpoint_url == HTTP_ADDRESS:
+        monkeypatch.setattr("wallet_ledger.clock.time", leaping_time)
 
 
 def conflict_beside(code: str) -> Answer:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation import functions
 from tests.simulation.asked import Broken, Content, RefundAsked
 from tests.simulation.books import number, text
 from tests.simulation.operators import Operators
@@ -292,7 +291,7 @@ class Actors:
     def put(self, name: str, detail: dict[str, Any]) -> None:
         """An event of the back office."""
         entry = {
-            "EventBusName": functions.physical("EventBus"),
+            "EventBusName": self.world.account.stack.name("EventBus"),
             "Source": "backoffice",
             "DetailType": name,
             "Detail": json.dumps(detail),

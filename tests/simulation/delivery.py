@@ -1,16 +1,15 @@
 """How work reaches the functions: queues, streams, rules of the bus, and the clock."""
 
-import heapq
 import json
-from collections.abc import Callable, Mapping, Sequence
+from base64 import b64decode
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation import functions
 from tests.simulation.books import number, text
 from tests.simulation.bus import Rules
+from tests.simulation.cloud.stack import Schedule
 from tests.simulation.faults import DAY_MS
-from tests.simulation.functions import DECLARED, Mapped
 from tests.simulation.plan import Fault
 from tests.simulation.queues import QueueSource, Queues
 from tests.simulation.runs import Run
@@ -29,13 +28,11 @@ class Delivery:
     def __init__(self, world: "World") -> None:
         self.world = world
         self.queues = Queues(world)
-        mapped = [each for declared in DECLARED.values() for each in declared.mappings]
-        self.pollers = [QueueSource(world, each) for each in mapped if each.kind == "queue"]
-        self.streams = [StreamSource(world, each) for each in mapped if each.kind == "stream"]
+        stack = world.account.stack
+        self.pollers = [QueueSource(world, each) for each in stack.mappings if not each.is_stream]
+        self.streams = [StreamSource(world, each) for each in stack.mappings if each.is_stream]
         self.rules = Rules(world)
-        self.clocks = [
-            Schedule(world, name) for name, each in DECLARED.items() if each.scheduled is not None
-        ]
+        self.clocks = [Clock(world, each) for each in stack.schedules]
 
     # --- what the world tells -----------------------------------------------------------------
 
@@ -103,23 +100,24 @@ class Delivery:
 
     def kept_records(self) -> list[str]:
         """The texts of all letters that are kept."""
-        table = self.world.account.dynamodb.tables[functions.physical("DeadLettersTable")]
+        table = self.world.account.tables["DeadLettersTable"]
         return [
-            _bytes(item["part"]["B"]).decode()
+            b64decode(item["part"]["B"]).decode()
             for item in table.items()
             if text(item, "id").startswith("record#") and "part" in item
         ]
 
 
-class Schedule:
+class Clock:
     """A rule of the clock, each minute; what is given up goes to DeliveryFailures.
 
     A run that would find nothing due reads empty indexes and does nothing: most are left out.
     """
 
-    def __init__(self, world: "World", function: str) -> None:
+    def __init__(self, world: "World", schedule: Schedule) -> None:
         self.world = world
-        self.function = function
+        self.schedule = schedule
+        self.function = schedule.function
         self.running = False
         self._ticked = world.now_ms // MINUTE_MS
 
@@ -158,8 +156,7 @@ class Schedule:
     def _start(self) -> None:
         world = self.world
         self._ticked = world.now_ms // MINUTE_MS
-        told = DECLARED[self.function].scheduled
-        event: dict[str, Any] = dict(told) if told else dict(SCHEDULED)
+        event: dict[str, Any] = dict(self.schedule.event or SCHEDULED)
         if world.faults.suffers(self.function, Fault.DOWN):
             rule = f"arn:aws:events:us-east-1:000000000000:rule/{self.function}EveryMinute"
             self.world.delivery.queues.send(
@@ -204,9 +201,3 @@ def _failed(run: Run, event: Mapping[str, Any]) -> dict[str, Any]:
         "responseContext": {"statusCode": 200, "functionError": "Unhandled"},
         "responsePayload": error if run.raised else timed_out,
     }
-
-
-def _bytes(value: Any) -> bytes:
-    from base64 import b64decode
-
-    return value if isinstance(value, bytes) else b64decode(value)

@@ -121,6 +121,8 @@ class Faults:
     armed: list[Armed] = field(default_factory=list)
     counted: Counter[Fault] = field(default_factory=Counter)
     outages: dict[str, tuple[Fault, int]] = field(default_factory=dict)
+    lags: tuple[int, Random] = (0, Random(0))
+    """Until when reads of an index may lag, and whose numbers say how far."""
     tables_only: bool = True
     """Whether an outage of calls is one of DynamoDB alone."""
     paused: dict[str, int] = field(default_factory=dict)
@@ -146,6 +148,9 @@ class Faults:
         if kind in _COUNTED:
             self.counted[kind] += random.choice((1, 1, 2))
             return ""
+        if kind is Fault.LAGGING:
+            self.lags = (self.now_ms() + random.randint(1, 60) * 60_000, random)
+            return ""
         table = random.choice(("OfflineTx", "OfflineTx", "WalletLedger", "DeadLetters"))
         lasts_ms = DAY_MS + HOUR_MS if kind is Fault.STREAM_LOST else random.randint(1, 30) * 60_000
         self.paused[table] = self.now_ms() + lasts_ms
@@ -158,6 +163,15 @@ class Faults:
         self.counted.clear()
         self.outages.clear()
         self.paused.clear()
+        self.lags = (0, Random(0))
+
+    def lag(self, _table: str, index: str | None) -> int:
+        """How many commits behind a read of an index is; a table's own reads are consistent."""
+        until_ms, random = self.lags
+        if index is None or until_ms <= self.now_ms():
+            return 0
+        self.hit[Fault.LAGGING] += 1
+        return random.randint(0, 5)
 
     def takes(self, kind: Fault) -> bool:
         """Whether a fault that is counted befalls this; it is used up then."""

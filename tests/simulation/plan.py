@@ -65,6 +65,7 @@ class Fault(StrEnum):
     CRASHING = "a function that crashes"
     STARVED = "a function throttled by AWS"
     DENIED = "a function denied what it writes"
+    LAGGING = "indexes lag behind"
     PURGED = "time to live deletes"
 
 

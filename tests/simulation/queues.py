@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation import functions
 from tests.simulation.cloud.sqs import Message, Queue
-from tests.simulation.functions import Mapped
+from tests.simulation.cloud.stack import EventSource
 from tests.simulation.plan import Fault
 from tests.simulation.runs import Run
 
@@ -21,7 +20,7 @@ class Queues:
 
     def queue(self, logical_id: str) -> Queue:
         """The queue itself."""
-        return self.world.account.sqs.queues[functions.physical(logical_id)]
+        return self.world.account.queues[logical_id]
 
     def send(self, logical_id: str, body: str, **attributes: str) -> None:
         """AWS itself sends to a standard queue."""
@@ -32,7 +31,7 @@ class Queues:
 
     def sent(self, body: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
         """Messages were sent by a call: what TxQueue took has its place in a phone's order."""
-        if body["QueueUrl"] != functions.queue_url("TxQueue"):
+        if body["QueueUrl"] != self.queue("TxQueue").url:
             return
         entries = {entry["Id"]: entry for entry in body.get("Entries", ())}
         for taken in answer.get("Successful", ()):
@@ -51,9 +50,10 @@ class Queues:
 class QueueSource:
     """The mapping of one queue to one function."""
 
-    def __init__(self, world: "World", mapped: Mapped) -> None:
+    def __init__(self, world: "World", mapped: EventSource) -> None:
         self.world = world
         self.mapped = mapped
+        self.limit = mapped.concurrency_max or 2
         self.running = 0
 
     @property
@@ -67,7 +67,7 @@ class QueueSource:
 
     def actions(self) -> "list[Action]":
         """A batch that can be taken now."""
-        if self.running >= self.mapped.concurrency or not self._has_some():
+        if self.running >= self.limit or not self._has_some():
             return []
         if self._is_down():
             self.world.faults.hit[Fault.DOWN] += 1
@@ -92,7 +92,7 @@ class QueueSource:
     def _start(self) -> None:
         world, queue = self.world, self.queue
         before = {each.message_id for each in queue.messages}
-        most = self.mapped.batch_max
+        most = self.mapped.batch_size
         taken = queue.receive(world.random.choice((1, 2, most, most)))
         if self.mapped.source == "TxQueue":
             world.delivery.queues.gone(before)

@@ -4,7 +4,7 @@ import json
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation import functions
+from tests.simulation.asked import Content
 from tests.simulation.rows import content_of, fingerprint
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Strangers:
         dedup_id = f"by-hand-{self.world.actors.number()}"
         entry = {"Id": "0", "MessageBody": body, "MessageGroupId": group}
         entry["MessageDeduplicationId"] = dedup_id
-        url = functions.queue_url(queue)
+        url = self.world.delivery.queues.queue(queue).url
         self.world.ask_aws("sqs", "SendMessageBatch", {"QueueUrl": url, "Entries": [entry]})
 
     def _mark(self) -> str:
@@ -129,6 +129,4 @@ class Strangers:
 
 
 def _of(agent: str, key: str, phone: str, amount: int) -> str:
-    from tests.simulation.asked import Content
-
     return fingerprint((agent, key), Content(phone, amount, "KES"))

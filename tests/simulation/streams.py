@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.cloud.patterns import matches
+from tests.simulation.cloud.stack import EventSource
 from tests.simulation.faults import DAY_MS
-from tests.simulation.functions import Mapped
 from tests.simulation.plan import Fault
 from tests.simulation.runs import Run
 
@@ -35,11 +35,11 @@ class Shard:
 class StreamSource:
     """The mapping of one table's stream to the relay."""
 
-    def __init__(self, world: "World", mapped: Mapped) -> None:
+    def __init__(self, world: "World", mapped: EventSource) -> None:
         self.world = world
         self.mapped = mapped
         self.table = mapped.source.removesuffix("Table")
-        self.shards = [Shard(each, mapped.batch_max) for each in range(SHARDS)]
+        self.shards = [Shard(each, mapped.batch_size) for each in range(SHARDS)]
 
     def take(self, records: Sequence[Record]) -> None:
         """What was committed just now; a filter drops what nobody wants."""

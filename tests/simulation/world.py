@@ -16,6 +16,7 @@ from typing import Any
 from tests.simulation import functions, processes
 from tests.simulation.actors import Actors
 from tests.simulation.asked import Broken
+from tests.simulation.cloud.account import Account
 from tests.simulation.cloud.errors import AwsError
 from tests.simulation.delivery import Delivery
 from tests.simulation.faults import (
@@ -32,7 +33,6 @@ from tests.simulation.plan import Deed, Fault, Item, Plan
 from tests.simulation.processes import Call, Hub, Join, Killed, Pause, Process
 from tests.simulation.promises import Promises
 from tests.simulation.runs import Run
-from tests.simulation.stage import Stage
 from wallet_ledger.telemetry import HandlerFailed
 
 START_MS = 1_793_602_800_000
@@ -55,15 +55,17 @@ class World:
         self.now_ms = START_MS
         self.step = 0
         self.draining = False
-        self.account = Stage(
-            lambda: self.now_ms, lambda each: self.delivery.rules.match(each), self.random.shuffle
-        )
+        parameters = functions.parameters(plan.retention_days, plan.budget_ms)
+        self.account = Account(lambda: self.now_ms, parameters)
+        self.account.sqs.shuffle = self.random.shuffle
         self.hub = Hub(lambda: self.now_ms)
         self.faults = Faults(lambda: self.now_ms)
         self.runs: list[Run] = []
         self.waiting = list(plan.items)
         self.until_quiet: list[Item] = []
         self.delivery = Delivery(self)
+        self.account.events.deliver = self.delivery.rules.match
+        self.account.dynamodb.lag = self.faults.lag
         self.actors = Actors(self)
         self.promises = Promises(plan.retention_days, self.actors.secrets)
         self.journal = Journal(self.promises, self.faults, keep_trace=keep_trace)
@@ -176,8 +178,9 @@ class World:
         """A run of a function begins; `ended` is told when it is over, however that came."""
         self._numbers += 1
         name = f"{function}-{self._numbers}"
-        run = Run(name, function, self.now_ms + functions.DECLARED[function].timeout_ms, ended,
-                  since=self.step)
+        timeout_s = self.account.stack.functions[function].timeout_s
+        deadline_ms = self.now_ms + timeout_s * 1000
+        run = Run(name, function, deadline_ms, ended, since=self.step)
         context = SimpleNamespace(
             aws_request_id=name,
             get_remaining_time_in_millis=lambda: max(0, run.deadline_ms - self.now_ms),
@@ -296,7 +299,7 @@ class World:
         """Hold the promises against all that was committed since the last look."""
         changed: dict[str, Sequence[Any]] = {}
         for name in TABLES:
-            stream = self.account.dynamodb.tables[f"{functions.STACK}-{name}"].stream
+            stream = self.account.tables[f"{name}Table"].stream
             if len(stream) > self._seen[name]:
                 changed[name] = stream[self._seen[name] :]
                 self._seen[name] = len(stream)

@@ -361,7 +361,7 @@ class Actors:
             "agentId": original.agent,
             "idempotencyKey": key,
             "digits": phone,
-            "refundId": random.choice((f"D-{self.number()}", f"D-{self.number()}", *app[:1])),
+            "refundId": random.choice((f"D-{self.number()}", f"D-{self.number()}", *app[-2:])),
             "amount": random.choice((None, whole, max(1, whole // 2), max(1, whole // 3), 10**6)),
             "currency": random.choice((None, None, "KES", "KES", "USD")),
         }

@@ -1,7 +1,6 @@
 """How work reaches the functions: queues, streams, rules of the bus, and the clock."""
 
 import json
-from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -85,7 +84,7 @@ class Delivery:
             or any(self.queues.queue(name).messages for name in short)
         )
 
-    # --- time to live, and what is kept -------------------------------------------------------
+    # --- time to live -------------------------------------------------------------------------
 
     def purge(self, random: Random) -> str:
         """A long time goes by, in which nothing is under way, and time to live deletes."""
@@ -97,15 +96,6 @@ class Delivery:
         if gone:
             world.faults.hit[Fault.PURGED] += 1
         return f"{gone} items"
-
-    def kept_records(self) -> list[str]:
-        """The texts of all letters that are kept."""
-        table = self.world.account.tables["DeadLettersTable"]
-        return [
-            b64decode(item["part"]["B"]).decode()
-            for item in table.items()
-            if text(item, "id").startswith("record#") and "part" in item
-        ]
 
 
 class Clock:

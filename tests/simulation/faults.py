@@ -141,7 +141,9 @@ class Faults:
             return f"{function or 'any'} x{times}"
         if kind in _OUTAGES:
             function = random.choice(CONSUMERS)
-            hours = random.choice((1, 1, 1, 9 * 24)) if kind is Fault.DOWN else 1
+            # Inbox keeps a message for four days.
+            long = kind is Fault.DOWN and function != "ingest-bus"
+            hours = random.choice((1, 1, 1, 9 * 24)) if long else 1
             self.outages[function] = (kind, self.now_ms() + hours * HOUR_MS)
             self.tables_only = random.random() < 0.7
             return f"{function} {'tables only' if self.tables_only else ''}"

@@ -115,15 +115,16 @@ class Order:
     """P10: what waits in TxQueue of each phone, in the order in which it was sent."""
 
     waiting: dict[str, dict[str, Transaction]] = field(default_factory=dict)
-    """By group, then by message id: the debit that a message asks for."""
+    """By phone, then by message id: the debit that a message asks for."""
     off: bool = False
     """Where a run was let through that may leave a message behind for good (ADR 15)."""
 
-    def sent(self, group: str, message_id: str, body: str) -> None:
+    def sent(self, message_id: str, body: str) -> None:
         """A message was taken by the queue; a repetition changes nothing."""
         asked = _read(body)
         if asked is not None:
-            self.waiting.setdefault(group, {}).setdefault(message_id, asked)
+            phone, identity = asked
+            self.waiting.setdefault(phone, {}).setdefault(message_id, identity)
 
     def gone(self, message_id: str) -> None:
         """A message left the queue: it was done, or given up."""
@@ -147,8 +148,8 @@ def _until(messages: dict[str, Transaction], identity: Transaction) -> Iterator[
         yield each
 
 
-def _read(body: str) -> Transaction | None:
-    """The transaction of a debit's message; of a lie about one, none."""
+def _read(body: str) -> tuple[str, Transaction] | None:
+    """The phone and the transaction of a debit's message; of a lie about one, none."""
     try:
         members = json.loads(body)
         identity = members["agentId"], members["idempotencyKey"]
@@ -156,4 +157,4 @@ def _read(body: str) -> Transaction | None:
         true = members["fingerprint"] == fingerprint(identity, content)
     except (ValueError, LookupError, TypeError):
         return None
-    return identity if true else None
+    return (content.phone, identity) if true else None

@@ -4,6 +4,7 @@ A model of its own: it knows what clients asked and were answered, and reads the
 tables after every commit. It shares no code with the functions; attribute names are written out.
 """
 
+from base64 import b64decode
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -54,6 +55,7 @@ class Promises:
         self.rows = Rows(self.asked, self.books, self.retention_days)
         self.owed = Owed(strict=not self.retention_days)
         self.order = Order()
+        self._kept: list[str] = []
 
     # --- what is seen -------------------------------------------------------------------------
 
@@ -69,6 +71,7 @@ class Promises:
             old, new = self.rows.letter(record)
             self.reached["letter purged"] += new is None and old is not None
             self.owed.letter_moved(old, new)
+            self._keep(record)
             self._reach_letter(new)
             if new is not None:
                 touched.update(self.rows.held_rows(text(new, "id")[7:]))
@@ -140,6 +143,12 @@ class Promises:
             case _:
                 return code == 400
 
+    def _keep(self, record: Item) -> None:
+        """The text of what came to be a letter; it may be purged, long after it is dealt with."""
+        new = record["dynamodb"].get("NewImage", {})
+        if "part" in new and record["eventName"] == "INSERT":
+            self._kept.append(b64decode(new["part"]["B"]).decode())
+
     def _decided(self, phone: str, identity: Transaction) -> None:
         undecided = {
             each
@@ -152,13 +161,10 @@ class Promises:
 
     # --- the end ------------------------------------------------------------------------------
 
-    def at_end(self, records: Iterable[str]) -> None:
-        """P5 and P9, and that nothing was lost, once faults have stopped and all is quiet.
-
-        `records` are the texts of all letters that are kept.
-        """
+    def at_end(self) -> None:
+        """P5 and P9, and that nothing was lost, once faults have stopped and all is quiet."""
         self.books.check_money()
-        kept = "\n".join(records)
+        kept = "\n".join(self._kept)
         for identity, content in self.asked.accepted.items():
             self._ended(identity, content)
         for identity in self.rows.rows:

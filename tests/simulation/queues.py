@@ -36,9 +36,7 @@ class Queues:
         entries = {entry["Id"]: entry for entry in body.get("Entries", ())}
         for taken in answer.get("Successful", ()):
             entry = entries[taken["Id"]]
-            self.world.promises.order.sent(
-                entry["MessageGroupId"], taken["MessageId"], entry["MessageBody"]
-            )
+            self.world.promises.order.sent(taken["MessageId"], entry["MessageBody"])
 
     def gone(self, message_ids: "set[str]") -> None:
         """These may have left TxQueue."""
@@ -132,6 +130,6 @@ def moved_back(world: "World", dead: str, alive: str) -> int:
         sent = queues.queue(alive).send(
             message.body, group=message.group, dedup_id=f"moved-{message.message_id}"
         )
-        if alive == "TxQueue" and message.group is not None:
-            world.promises.order.sent(message.group, sent.message_id, message.body)
+        if alive == "TxQueue":
+            world.promises.order.sent(sent.message_id, message.body)
     return len(waiting)

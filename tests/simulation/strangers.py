@@ -18,8 +18,8 @@ class Strangers:
         self.world = world
 
     def send(self, random: Random) -> str:
-        """One message of one of five kinds."""
-        kinds = (self._noise, self._lie, self._copy, self._copy, self._nobodys, self._junk)
+        """One message of one of six kinds."""
+        kinds = (self._noise, self._lie, self._copy, self._other, self._nobodys, self._junk)
         return random.choice(kinds)(random)
 
     def old_letter(self, random: Random) -> str:
@@ -62,6 +62,17 @@ class Strangers:
             return ""
         self._to("TxQueue", json.dumps(body), str(body["phone"]))
         return "a copy of a debit"
+
+    def _other(self, random: Random) -> str:
+        """A debit under a key that means another one: from before that was purged, say."""
+        body = self._debit(random)
+        if body is None:
+            return ""
+        identity, phone = (body["agentId"], body["idempotencyKey"]), self._phone(random)
+        content = Content(phone, random.choice((1, 2, 3)), "KES")
+        body |= {"phone": phone, "amountMinor": content.amount, "currency": "KES"}
+        self._to("TxQueue", json.dumps(body | {"fingerprint": fingerprint(identity, content)}), phone)
+        return "another debit under a key"
 
     def _nobodys(self, random: Random) -> str:
         """A well-formed debit that no row asks for."""

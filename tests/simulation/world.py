@@ -87,7 +87,7 @@ class World:
                 self._drain()
                 self.actors.ask_at_the_end()
                 self._drain()
-                self.promises.at_end(self.delivery.kept_records())
+                self.promises.at_end()
                 self.actors.check_answers()
             finally:
                 for run in self.runs:

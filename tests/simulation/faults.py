@@ -46,7 +46,16 @@ _ON_CALLS = frozenset(
         Fault.PARTIAL_PUT,
     }
 )
-_LASTING = frozenset({Fault.RESET, Fault.THROTTLED, Fault.INTERNAL_ERROR, Fault.CONFLICT})
+_LASTING = frozenset(
+    {
+        Fault.RESET,
+        Fault.THROTTLED,
+        Fault.INTERNAL_ERROR,
+        Fault.CONFLICT,
+        Fault.PARTIAL_SEND,
+        Fault.PARTIAL_PUT,
+    }
+)
 _WRITES_ONLY = frozenset({Fault.KILLED_AFTER, Fault.ANSWER_LOST})
 _OPERATIONS = {
     Fault.CONFLICT: {"TransactWriteItems", "PutItem", "UpdateItem", "TransactGetItems"},
@@ -136,7 +145,7 @@ class Faults:
         assert isinstance(kind, Fault)
         if kind in _ON_CALLS:
             function = random.choice((None, random.choice(BUSY), random.choice(BUSY)))
-            times = random.choice((1, 1, 2, 3, 6)) if kind in _LASTING else 1
+            times = random.choice((1, 1, 2, 3, 6, 9)) if kind in _LASTING else 1
             self.armed.append(Armed(kind, function, times, random))
             return f"{function or 'any'} x{times}"
         if kind in _OUTAGES:

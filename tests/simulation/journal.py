@@ -41,10 +41,12 @@ class Journal:
 
     def take_log(self) -> None:
         """From now on the functions' log goes here."""
+        telemetry.logger._logger.propagate = False
         self._stream = telemetry.logger.registered_handler.setStream(self.sink)  # type: ignore[attr-defined]
 
     def give_log_back(self) -> None:
         """To where it went before."""
+        telemetry.logger._logger.propagate = True
         telemetry.logger.registered_handler.setStream(self._stream)  # type: ignore[attr-defined]
 
     def note(self, step: int, now_ms: int, what: str) -> None:

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.simulation.asked import Asked, Broken, Content, Transaction
-from tests.simulation.books import Books, Item, text, two
+from tests.simulation.books import Books, Item, number, text, two
 from tests.simulation.owed import Order, Owed
-from tests.simulation.rows import Rows, Was, is_open
+from tests.simulation.rows import Rows, Was, content_of, is_open
 
+DAY_MS = 86_400_000
 TERMINAL = frozenset(
     {"synced", "failed", "cancelled", "expired", "partially_refunded", "refunded"}
 )
@@ -55,6 +56,7 @@ class Promises:
         self.rows = Rows(self.asked, self.books, self.retention_days)
         self.owed = Owed(strict=not self.retention_days)
         self.order = Order()
+        self.calm_since_ms: int | None = None
         self._kept: list[str] = []
 
     # --- what is seen -------------------------------------------------------------------------
@@ -66,6 +68,7 @@ class Promises:
             old, new = self.rows.row(record, step, now_ms)
             touched.add(two(record["dynamodb"]["Keys"], "agentId", "idempotencyKey"))
             self.owed.row_moved(old, new)
+            self._check_expiry(new)
             self._reach_row(old, new)
         for record in records.get("DeadLetters", ()):
             old, new = self.rows.letter(record)
@@ -142,6 +145,13 @@ class Promises:
                 return statuses != {None}
             case _:
                 return code == 400
+
+    def _check_expiry(self, new: Item | None) -> None:
+        """P5: once nothing is wrong any more, a transaction is settled in time, and not given up."""
+        if new is None or text(new, "status") != "expired" or self.calm_since_ms is None:
+            return
+        if number(new, "expiresAt") * 1000 > self.calm_since_ms + 2 * DAY_MS:
+            raise Broken("P5", f"it expired, and nothing was wrong: {content_of(new)}")
 
     def _keep(self, record: Item) -> None:
         """The text of what came to be a letter; it may be purged, long after it is dealt with."""

@@ -125,6 +125,7 @@ class World:
         self.waiting.clear()
         self.until_quiet.clear()
         self.faults.stop()
+        self.promises.calm_since_ms = self.promises.calm_since_ms or self.now_ms
         for _ in range(DRAIN_MAX):
             actions = self._actions()
             if actions:

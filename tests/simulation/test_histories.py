@@ -1,0 +1,61 @@
+"""Histories of the whole system by their seeds: every promise holds, after every step, in all."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.simulation import coverage, histories
+from tests.simulation.histories import Played
+from tests.template import ROOT
+
+SEEDS = range(1, 501)
+SHOWN_MAX = 3
+WORKERS = 2
+"""The machine of CI has two processors."""
+
+
+@pytest.fixture(scope="module")
+def played() -> Iterator[list[Played]]:
+    """All of them, once."""
+    yield list(histories.play_many(SEEDS, histories.STEPS, WORKERS))
+
+
+def test_every_promise_holds_after_every_step_of_500_histories(played: list[Played]) -> None:
+    broken = [each for each in played if each.failed]
+    assert not broken, "\n\n".join(
+        histories.told(each, histories.STEPS) for each in broken[:SHOWN_MAX]
+    )
+    assert all(each.steps >= histories.STEPS for each in played)
+
+
+def test_every_outcome_reason_verdict_and_fault_is_reached(played: list[Played]) -> None:
+    missing = coverage.missing(coverage.total(each.reached for each in played))
+    assert not missing
+
+
+def test_what_is_tried_elsewhere_is_still_there() -> None:
+    assert coverage.stale() == []
+
+
+def test_one_seed_is_one_history_whatever_process_plays_it() -> None:
+    program = (
+        "from tests.simulation import soak; from tests.simulation.histories import play_seed; "
+        "print([play_seed(seed).digest for seed in (3, 14, 15, 92)])"
+    )
+    path = os.pathsep.join(str(ROOT / each) for each in (".", "services", "shared", "cli"))
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=ROOT,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    here = str([histories.play_seed(seed).digest for seed in (3, 14, 15, 92)])
+    assert {*told} == {here + "\n"}

@@ -142,9 +142,7 @@ class Actors:
             documents.append(self._document(asking, random))
         return self._post_batch(agent, askings, documents)
 
-    def _post_batch(
-        self, agent: str, askings: list[Asking | None], documents: list[Any]
-    ) -> str:
+    def _post_batch(self, agent: str, askings: list[Asking | None], documents: list[Any]) -> str:
         def told(code: int, body: Mapping[str, Any], since: int) -> None:
             if code != 200:
                 self.world.promises.answered(Asking("submit", agent, "-"), code, body, since)

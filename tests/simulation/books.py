@@ -123,14 +123,16 @@ class Books:
                 asked = self.asked.statuses.get((*two(item, "source", "requestId"), phone), set())
                 if wallet.status not in asked:
                     raise Broken("P7", f"a status that nobody asked for: {tx_id}")
-            case "refund":
+            case _:
                 self._refund(wallet, phone, item, amount)
 
     def _debit(self, phone: str, item: Item, amount: int) -> None:
         agent, key = two(item, "agentId", "idempotencyKey")
         asked = self.asked.debits.get((agent, key), set())
-        if not any((c.phone, c.amount, c.currency) == (phone, amount, text(item, "currency"))
-                   for c in asked):
+        if not any(
+            (c.phone, c.amount, c.currency) == (phone, amount, text(item, "currency"))
+            for c in asked
+        ):
             raise Broken("P1", f"a debit that nobody asked for: {agent} {key} {amount}")
         phones = self.debited.setdefault((agent, key), set())
         if phones and (agent, key) not in self.purged:
@@ -168,9 +170,7 @@ class Books:
         if (self.accounts[name] < 0) == name.startswith("agent:") and self.accounts[name]:
             raise Broken("P9", f"{name} stands at {self.accounts[name]}")
 
-    def _check_refusal(
-        self, wallet: Wallet, phone: str, item: Item, seen: "_Moments"
-    ) -> None:
+    def _check_refusal(self, wallet: Wallet, phone: str, item: Item, seen: "_Moments") -> None:
         """A refusal must be true of the wallet at some moment of the commit."""
         kind, reason = item["txId"]["S"].split("#")[0], text(item, "reason")
         if "version" in item or "balanceAfterMinor" in item:
@@ -229,8 +229,12 @@ class Books:
             return
         if not posted:
             raise Broken("P7", f"the balance of {phone} moved, and nothing was posted")
-        says = (number(item, "balanceMinor"), number(item, "version"), text(item, "status"),
-                text(item, "currency"))
+        says = (
+            number(item, "balanceMinor"),
+            number(item, "version"),
+            text(item, "status"),
+            text(item, "currency"),
+        )
         is_so = (wallet.balance, wallet.versions, wallet.status, wallet.currency)
         if says[0] < 0:
             raise Broken("P2", f"balance of {phone}: {says[0]}")

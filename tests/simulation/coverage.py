@@ -28,8 +28,8 @@ ELSEWHERE: Mapping[str, str] = {
     "answer AGENT_MISMATCH": "one look at the body: tests/unit/test_ingest_api.py",
     "answer TOO_LARGE": "one look at the body: tests/unit/test_ingest_api.py",
     "answer VALIDATION_FAILED": "one look at the body; items of a batch are tried here",
-    "desk capped": "five redrives by hand of one debit that never ends: tests/unit/test_triage_act.py",
-    "desk parked": "a clock that is held up for an hour, then meets a conflict: the same tests",
+    "desk capped": "five redrives of one debit that never ends: tests/unit/test_triage_act.py",
+    "desk parked": "a clock held up for an hour that then meets a conflict: the same tests",
     "desk unknown": "nobody can name a letter that is not there",
     "meaning its rows cannot be read: run the audit, mend them, then redrive": (
         "somebody has edited a table by hand, which breaks every promise"

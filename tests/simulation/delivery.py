@@ -3,14 +3,14 @@
 import json
 from collections.abc import Mapping, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tests.simulation.books import number, text
 from tests.simulation.bus import Rules
 from tests.simulation.cloud.stack import Schedule
 from tests.simulation.faults import DAY_MS
 from tests.simulation.plan import Fault
-from tests.simulation.queues import QueueSource, Queues
+from tests.simulation.queues import Queues, QueueSource
 from tests.simulation.runs import Run
 from tests.simulation.streams import StreamSource
 
@@ -19,6 +19,16 @@ if TYPE_CHECKING:
 
 MINUTE_MS = 60_000
 FAILURES = "DeliveryFailuresQueue"
+
+
+class Source(Protocol):
+    """Something that begins by itself when its time has come."""
+
+    def actions(self) -> "list[Action]":
+        """What can begin now."""
+
+    def next_moment(self) -> int | None:
+        """When something can begin that cannot now; None: nothing ever, by itself."""
 
 
 class Delivery:
@@ -32,6 +42,7 @@ class Delivery:
         self.streams = [StreamSource(world, each) for each in stack.mappings if each.is_stream]
         self.rules = Rules(world)
         self.clocks = [Clock(world, each) for each in stack.schedules]
+        self._sources: list[Source] = [*self.pollers, *self.streams, *self.clocks, self.rules]
 
     # --- what the world tells -----------------------------------------------------------------
 
@@ -54,16 +65,13 @@ class Delivery:
 
     def actions(self) -> "list[Action]":
         """Runs and deliveries that can begin now."""
-        found: list[Action] = []
-        for source in (*self.pollers, *self.streams, *self.clocks, self.rules):
-            found += source.actions()
-        return found
+        return [action for source in self._sources for action in source.actions()]
 
     def next_moment(self) -> int | None:
         """When the next thing becomes due by itself; None: never."""
         moments = [
             moment
-            for source in (*self.pollers, *self.streams, *self.clocks, self.rules)
+            for source in self._sources
             if (moment := source.next_moment()) is not None and moment > self.world.now_ms
         ]
         return min(moments, default=None)
@@ -116,10 +124,10 @@ class Clock:
         minute = self.world.now_ms // MINUTE_MS
         if self.running or minute <= self._ticked:
             return []
-        if self._due_ms() > minute * MINUTE_MS:
-            if self.world.draining or self.world.random.random() < 0.9:
-                self._ticked = minute
-                return []
+        idle = self._due_ms() > minute * MINUTE_MS
+        if idle and (self.world.draining or self.world.random.random() < 0.9):
+            self._ticked = minute
+            return []
         return [(f"clock of {self.function}", self._start)]
 
     def next_moment(self) -> int | None:

@@ -23,8 +23,8 @@ FUNCTIONS = (
     "triage",
     "triage-desk",
 )
-BUSY = ("reconcile", "reconcile", "refund", "refund", "relay", "relay", *FUNCTIONS)
-CONSUMERS = ("reconcile", "reconcile", "refund", "refund", "ingest-bus", *FUNCTIONS)
+BUSY = (*("reconcile", "refund", "relay") * 3, *FUNCTIONS)
+CONSUMERS = (*("reconcile", "refund", "relay") * 2, "ingest-bus", *FUNCTIONS)
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 VISIBLE_AGAIN_MS = 60_000
@@ -162,7 +162,7 @@ class Faults:
         if kind is Fault.LAGGING:
             self.lags = (self.now_ms() + random.randint(1, 60) * 60_000, random)
             return ""
-        table = random.choice(("OfflineTx", "OfflineTx", "WalletLedger", "DeadLetters"))
+        table = random.choice((*("OfflineTx",) * 3, "WalletLedger", "DeadLetters"))
         lasts_ms = DAY_MS + HOUR_MS if kind is Fault.STREAM_LOST else random.randint(1, 30) * 60_000
         self.paused[table] = self.now_ms() + lasts_ms
         self.hit[kind] += 1

@@ -35,7 +35,7 @@ def handlers(retention_days: int, budget_ms: int) -> dict[str, Handler]:
         return client
 
     clients._create = attached
-    botocore.session.get_session = lambda: session
+    botocore.session.get_session = lambda env_vars=None: session
     try:
         for name, function in Stack(parameters(retention_days, budget_ms)).functions.items():
             module, _, handle = function.handler.rpartition(".")

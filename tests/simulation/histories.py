@@ -96,8 +96,8 @@ def told(played: Played, steps: int) -> str:
     return "\n".join(
         (
             f"seed {played.seed} breaks {played.what}",
-            f"shrunk in {tries} tries from {len(history.items)} to {len(short.items)} items"
-            f" ({short.theme}, retention {short.retention_days} days, {short.phones} phones):",
+            f"shrunk in {tries} tries from {len(history.items)} to {len(short.items)} items:",
+            f"  {short.theme}, RetentionDays {short.retention_days}, {short.phones} phones",
             *(f"  {item}" for item in short.items),
             f"see it: PYTHONPATH=.:services .venv/bin/{command}",
         )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Self
 
-from greenlet import greenlet
+from greenlet import greenlet  # type: ignore[import-untyped]
 
 from ingest import accept
 from tests.simulation.cloud.hook import Hook
@@ -79,7 +79,7 @@ class Process:
     def begin(self) -> None:
         """Run until it first waits for something."""
         self._greenlet = greenlet(self._run, parent=self.hub.main)
-        self._switch(lambda: self._greenlet.switch())  # type: ignore[union-attr]
+        self._switch(self._greenlet.switch)
 
     def go_on(self, answer: Any = None, error: BaseException | None = None) -> None:
         """Give it what it waited for, and run until it waits again."""
@@ -140,19 +140,21 @@ _hubs: list[Hub] = []
 def running(hub: Hub) -> Iterator[None]:
     """While this lasts, clients, clocks and pools of the functions lead to `hub`."""
     _hubs.append(hub)
-    kept = (clock.time, accept.ThreadPoolExecutor, watch.ThreadPoolExecutor,
-            consumer.ThreadPoolExecutor)
-    clock.time = SimpleNamespace(time_ns=_time_ns, sleep=_sleep)  # type: ignore[assignment]
-    for module in (accept, watch, consumer):
-        module.ThreadPoolExecutor = Pool  # type: ignore[misc, assignment]
+    stands = {
+        (clock, "time"): SimpleNamespace(time_ns=_time_ns, sleep=_sleep),
+        (accept, "ThreadPoolExecutor"): Pool,
+        (watch, "ThreadPoolExecutor"): Pool,
+        (consumer, "ThreadPoolExecutor"): Pool,
+    }
+    kept = {(module, name): getattr(module, name) for module, name in stands}
+    for (module, name), stand_in in stands.items():
+        setattr(module, name, stand_in)
     try:
         yield
     finally:
         _hubs.pop()
-        clock.time = kept[0]
-        accept.ThreadPoolExecutor = kept[1]  # type: ignore[misc]
-        watch.ThreadPoolExecutor = kept[2]  # type: ignore[misc]
-        consumer.ThreadPoolExecutor = kept[3]  # type: ignore[misc]
+        for (module, name), own in kept.items():
+            setattr(module, name, own)
 
 
 def _time_ns() -> int:
@@ -225,5 +227,7 @@ def attach(client: Any, tries: int) -> None:
         assert process is not None
         parsed["ResponseMetadata"]["RetryAttempts"] = process.retries
 
+    # What no answer depends on is a tenth of a call's time.
+    client._user_agent_creator = SimpleNamespace(to_string=lambda: "simulated")
     Hook(answer).attach(client)
     client.meta.events.register("after-call", count_retries)

@@ -16,9 +16,7 @@ from tests.simulation.owed import Order, Owed
 from tests.simulation.rows import Rows, Was, content_of, is_open
 
 DAY_MS = 86_400_000
-TERMINAL = frozenset(
-    {"synced", "failed", "cancelled", "expired", "partially_refunded", "refunded"}
-)
+TERMINAL = frozenset({"synced", "failed", "cancelled", "expired", "partially_refunded", "refunded"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +145,7 @@ class Promises:
                 return code == 400
 
     def _check_expiry(self, new: Item | None) -> None:
-        """P5: once nothing is wrong any more, a transaction is settled in time, and not given up."""
+        """P5: once nothing is wrong any more, a transaction is settled, and not given up."""
         if new is None or text(new, "status") != "expired" or self.calm_since_ms is None:
             return
         if number(new, "expiresAt") * 1000 > self.calm_since_ms + 2 * DAY_MS:

@@ -65,8 +65,12 @@ def _soak(seeds: range, arguments: argparse.Namespace, console: Console) -> int:
     failures: list[histories.Played] = []
     steps, began = 0, time.monotonic()
     bar = Progress(
-        TextColumn("histories"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-        TextColumn("{task.description}"), console=console,
+        TextColumn("histories"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+        console=console,
     )
     with bar:
         task = bar.add_task("", total=len(seeds))
@@ -80,9 +84,7 @@ def _soak(seeds: range, arguments: argparse.Namespace, console: Console) -> int:
         console.print(histories.told(played, arguments.steps), markup=False, soft_wrap=True)
     _print_coverage(reached, console)
     seconds = time.monotonic() - began
-    console.print(
-        f"{len(seeds)} histories, {steps} steps, {len(failures)} broken, {seconds:.0f} s"
-    )
+    console.print(f"{len(seeds)} histories, {steps} steps, {len(failures)} broken, {seconds:.0f} s")
     if len(failures) > 5:
         console.print(f"broken seeds: {[played.seed for played in failures]}")
     missing = coverage.missing(reached)

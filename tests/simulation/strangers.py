@@ -71,7 +71,9 @@ class Strangers:
         identity, phone = (body["agentId"], body["idempotencyKey"]), self._phone(random)
         content = Content(phone, random.choice((1, 2, 3)), "KES")
         body |= {"phone": phone, "amountMinor": content.amount, "currency": "KES"}
-        self._to("TxQueue", json.dumps(body | {"fingerprint": fingerprint(identity, content)}), phone)
+        self._to(
+            "TxQueue", json.dumps(body | {"fingerprint": fingerprint(identity, content)}), phone
+        )
         return "another debit under a key"
 
     def _nobodys(self, random: Random) -> str:

@@ -85,7 +85,7 @@ class StreamSource:
         if self._forget(shard):
             return
         most = min(shard.most or shard.batch_max, len(shard.records))
-        shard.out = most if shard.most else self.world.random.randint(1, most)
+        shard.out = most if shard.most else self.world.random.choice((1, most, most))
         batch = [record for _, record in shard.records[: shard.out]]
         event = {"Records": batch}
         self.world.invoke(self.mapped.function, event, lambda run: self._ended(shard, run))

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -18,9 +17,9 @@ WORKERS = 2
 
 
 @pytest.fixture(scope="module")
-def played() -> Iterator[list[Played]]:
+def played() -> list[Played]:
     """All of them, once."""
-    yield list(histories.play_many(SEEDS, histories.STEPS, WORKERS))
+    return list(histories.play_many(SEEDS, histories.STEPS, WORKERS))
 
 
 def test_every_promise_holds_after_every_step_of_500_histories(played: list[Played]) -> None:

@@ -11,8 +11,9 @@ from reconcile import queue as reconcile_queue
 from relay import forward, stream
 from tests.simulation.histories import play_seed
 from triage import queue as triage_queue
-from wallet_ledger import consumer, derive
+from wallet_ledger import consumer, derive, messages
 from wallet_ledger.aws import balance, items, ledger, messaging, transactions
+from wallet_ledger.domain.transactions import accept as row_of
 
 SEEDS = range(1, 121)
 
@@ -105,7 +106,7 @@ def groups_are_not_phones(patch: pytest.MonkeyPatch) -> None:
     def scattered(movement: Any, dedup_id: str) -> Any:
         return replace(original(movement, dedup_id), group=dedup_id[:32])
 
-    original = derive.movement_message
+    original = messages.movement_message
     patch.setattr(derive, "movement_message", scattered)
 
 
@@ -113,7 +114,7 @@ def what_is_not_stored_is_accepted(patch: pytest.MonkeyPatch) -> None:
     def hopeful(request: Any, table: Any, clock: Any, open_days: int) -> Any:
         answer = original(request, table, clock, open_days)
         if isinstance(answer, accept.NotStored):
-            return accept.Accepted(accept.accept(request, clock.now_ms(), open_days))
+            return accept.Accepted(row_of(request, clock.now_ms(), open_days))
         return answer
 
     original = accept.accept_one

@@ -9,6 +9,7 @@ import hashlib
 import heapq
 import random as global_random
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -103,7 +104,7 @@ class World:
                 self._begin_item(item)
         actions = self._actions()
         if self.until_quiet and not actions and not self.runs:
-            self._begin_item(self.until_quiet.pop(0))
+            self._begin_quietly(self.until_quiet.pop(0))
             return
         if not actions or self.random.random() < 0.02:
             self._let_time_pass(idle=not actions)
@@ -111,10 +112,20 @@ class World:
         _, act = self.random.choice(actions)
         act()
 
+    def _begin_quietly(self, item: Item) -> None:
+        """Something long, now that nothing runs."""
+        if item.what is Fault.STREAM_LOST:
+            self.now_ms = max(self.now_ms, *self.faults.paused.values(), 0)
+            self.stepped("a day goes by")
+        else:
+            self._begin_item(item)
+
     def _begin_item(self, item: Item) -> None:
         if isinstance(item.what, Fault):
             purges = item.what is Fault.PURGED
             told = self.delivery.purge(item.random()) if purges else self.faults.begin(item)
+            if item.what is Fault.STREAM_LOST:
+                self.until_quiet.append(item)
         else:
             told = self.actors.do(item)
         self.stepped(f"** {item.what} {told}".rstrip())
@@ -148,7 +159,7 @@ class World:
             self._thaw(heapq.heappop(self._thaws)[2])
         found: list[Action] = []
         for run in self.runs:
-            found += [(p.name, lambda p=p, r=run: self._go_on(r, p)) for p in run.ready(self.now_ms)]
+            found += [(p.name, partial(self._go_on, run, p)) for p in run.ready(self.now_ms)]
         found += self.delivery.actions()
         return found
 
@@ -173,9 +184,7 @@ class World:
 
     # --- runs of functions --------------------------------------------------------------------
 
-    def invoke(
-        self, function: str, event: dict[str, Any], ended: Callable[[Run], None]
-    ) -> Run:
+    def invoke(self, function: str, event: dict[str, Any], ended: Callable[[Run], None]) -> Run:
         """A run of a function begins; `ended` is told when it is over, however that came."""
         self._numbers += 1
         name = f"{function}-{self._numbers}"

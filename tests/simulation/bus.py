@@ -20,7 +20,7 @@ class Rules:
 
     def match(self, delivery: Delivery) -> None:
         """A rule has matched an event."""
-        faults, random = self.world.faults, self.world.random
+        faults, dice = self.world.faults, self.world.dice
         if faults.takes(Fault.EVENT_LOST):
             rule = f"arn:aws:events:us-east-1:000000000000:rule/wakala/{delivery.rule}"
             self.world.delivery.queues.send(
@@ -33,7 +33,7 @@ class Rules:
             return
         for _ in range(2 if faults.takes(Fault.EVENT_TWICE) else 1):
             late = faults.takes(Fault.EVENT_LATE)
-            delay_ms = random.randint(1, 20) * 60_000 if late else random.randint(1, 400)
+            delay_ms = 1 + dice.roll("bus ms", 20 * 60_000 if late else 400)
             self._number += 1
             heapq.heappush(self.late, (self.world.now_ms + delay_ms, self._number, delivery))
 

@@ -125,7 +125,7 @@ class Clock:
         if self.running or minute <= self._ticked:
             return []
         idle = self._due_ms() > minute * MINUTE_MS
-        if idle and (self.world.draining or self.world.random.random() < 0.9):
+        if idle and (self.world.draining or self.world.dice.roll("idle clock", 10)):
             self._ticked = minute
             return []
         return [(f"clock of {self.function}", self._start)]

@@ -55,6 +55,7 @@ class Promises:
         self.owed = Owed(strict=not self.retention_days)
         self.order = Order()
         self.calm_since_ms: int | None = None
+        self._held_once: set[Transaction] = set()
         self._kept: list[str] = []
 
     # --- what is seen -------------------------------------------------------------------------
@@ -162,6 +163,7 @@ class Promises:
             each
             for each, row in self.rows.rows.items()
             if text(row, "status") == "queued"
+            and each not in self._held_once  # a redrive is another order, and safe all the same
             and text(row, "phone") == phone
             and self.books.entry(phone, f"debit#{each[0]}#{each[1]}") is None
         }
@@ -231,6 +233,8 @@ class Promises:
             return
         was = "none" if old is None else text(old, "status")
         self.reached[f"status {text(new, 'status')}"] += 1
+        if text(new, "status") == "held":
+            self._held_once.add(two(new, "agentId", "idempotencyKey"))
         self.reached[f"move {was} to {text(new, 'status')}"] += 1
         if text(new, "status") == "failed":
             self.reached[f"reason {text(new, 'reason')}"] += 1

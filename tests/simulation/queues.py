@@ -91,7 +91,7 @@ class QueueSource:
         world, queue = self.world, self.queue
         before = {each.message_id for each in queue.messages}
         most = self.mapped.batch_size
-        taken = queue.receive(world.random.choice((1, 2, most, most)))
+        taken = queue.receive(world.dice.pick("queue batch", (1, 2, most, most)))
         if self.mapped.source == "TxQueue":
             world.delivery.queues.gone(before)
         if not taken:
@@ -124,7 +124,7 @@ def moved_back(world: "World", dead: str, alive: str) -> int:
     """StartMessageMoveTask: what lies in a dead-letter queue goes back, under new ids."""
     queues = world.delivery.queues
     waiting: list[Message] = list(queues.queue(dead).messages)
-    world.random.shuffle(waiting)
+    world.dice.shuffle(waiting)
     for message in waiting:
         queues.queue(dead).messages.remove(message)
         sent = queues.queue(alive).send(

@@ -85,7 +85,7 @@ class StreamSource:
         if self._forget(shard):
             return
         most = min(shard.most or shard.batch_max, len(shard.records))
-        shard.out = most if shard.most else self.world.random.choice((1, most, most))
+        shard.out = most if shard.most else self.world.dice.pick("stream batch", (1, most, most))
         batch = [record for _, record in shard.records[: shard.out]]
         event = {"Records": batch}
         self.world.invoke(self.mapped.function, event, lambda run: self._ended(shard, run))
@@ -122,7 +122,9 @@ class StreamSource:
         if not failed:
             shard.most = 0
             return
-        shard.retry_at_ms = self.world.now_ms + self.world.random.choice((50, 500, 2000))
+        shard.retry_at_ms = self.world.now_ms + self.world.dice.pick(
+            "stream retry", (50, 500, 2000)
+        )
         shard.most = max(1, (count - done) // 2) if run.result is None else 0
 
     def _done(self, batch: Sequence[str], run: Run) -> tuple[int, bool]:

@@ -8,9 +8,9 @@ import contextlib
 import hashlib
 import heapq
 import random as global_random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +20,7 @@ from tests.simulation.asked import Broken
 from tests.simulation.cloud.account import Account
 from tests.simulation.cloud.errors import AwsError
 from tests.simulation.delivery import Delivery
+from tests.simulation.dice import Dice
 from tests.simulation.faults import (
     VISIBLE_AGAIN_MS,
     Again,
@@ -38,6 +39,7 @@ from wallet_ledger.telemetry import HandlerFailed
 
 START_MS = 1_793_602_800_000
 CALL_MS_MAX = 12
+SKEWS_MS = (-60_000, -1_500, -40, 40, 1_500, 60_000)
 DRAIN_MAX = 20_000
 """Actions after which a history that is not quiet never will be."""
 NEEDS_QUIET = frozenset({Fault.PURGED, Deed.TIME})
@@ -52,13 +54,13 @@ class World:
 
     def __init__(self, plan: Plan, *, keep_trace: bool = False) -> None:
         self.plan = plan
-        self.random = Random(f"world {plan.seed}")
+        self.dice = Dice(plan.seed)
         self.now_ms = START_MS
         self.step = 0
         self.draining = False
         parameters = functions.parameters(plan.retention_days, plan.budget_ms)
         self.account = Account(lambda: self.now_ms, parameters)
-        self.account.sqs.shuffle = self.random.shuffle
+        self.account.sqs.shuffle = self.dice.shuffle
         self.hub = Hub(lambda: self.now_ms)
         self.faults = Faults(lambda: self.now_ms)
         self.runs: list[Run] = []
@@ -73,7 +75,7 @@ class World:
         self._handlers = functions.handlers(plan.retention_days, plan.budget_ms)
         self._seen = dict.fromkeys(TABLES, 0)
         self._thaws: list[tuple[int, int, Run]] = []
-        self._numbers = 0
+        self._numbers: Counter[str] = Counter()
 
     # --- what happens -------------------------------------------------------------------------
 
@@ -106,10 +108,13 @@ class World:
         if self.until_quiet and not actions and not self.runs:
             self._begin_quietly(self.until_quiet.pop(0))
             return
-        if not actions or self.random.random() < 0.02:
+        if not actions or self.dice.roll("dawdle", 50) == 0:
             self._let_time_pass(idle=not actions)
             return
-        _, act = self.random.choice(actions)
+        self._do_one(actions)
+
+    def _do_one(self, actions: Sequence[Action]) -> None:
+        _, act = actions[self.dice.first([name for name, _ in actions])]
         act()
 
     def _begin_quietly(self, item: Item) -> None:
@@ -140,8 +145,7 @@ class World:
         for _ in range(DRAIN_MAX):
             actions = self._actions()
             if actions:
-                _, act = self.random.choice(actions)
-                act()
+                self._do_one(actions)
             elif not self._let_time_pass(idle=True):
                 self._check_quiet()
                 return
@@ -166,14 +170,14 @@ class World:
     def _let_time_pass(self, *, idle: bool) -> bool:
         """To the next moment at which something is due, or a little; False: nothing ever is."""
         if not idle:
-            self.now_ms += self.random.randint(1, 300)
+            self.now_ms += 1 + self.dice.roll("dawdle ms", 300)
             self.stepped("time")
             return True
         moments = [m for m in (self._next_moment(), self.delivery.next_moment()) if m is not None]
         if not moments and self.draining:
             return False
         until_ms = max(min(moments, default=self.now_ms + 60_000), self.now_ms + 1)
-        self.now_ms = until_ms + (0 if self.draining else self.random.choice((0, 0, 0, 700)))
+        self.now_ms = until_ms + (0 if self.draining else self.dice.pick("late", (0, 0, 0, 700)))
         self.stepped("time")
         return True
 
@@ -186,8 +190,8 @@ class World:
 
     def invoke(self, function: str, event: dict[str, Any], ended: Callable[[Run], None]) -> Run:
         """A run of a function begins; `ended` is told when it is over, however that came."""
-        self._numbers += 1
-        name = f"{function}-{self._numbers}"
+        self._numbers[function] += 1
+        name = f"{function}-{self._numbers[function]}"
         timeout_s = self.account.stack.functions[function].timeout_s
         deadline_ms = self.now_ms + timeout_s * 1000
         run = Run(name, function, deadline_ms, ended, since=self.step)
@@ -198,7 +202,7 @@ class World:
         handler = self._handlers[function]
         run.process = Process(name, lambda: handler(event, context), self.hub)
         if self.faults.takes(Fault.SKEWED):
-            run.process.skew_ms = self.random.choice((-60_000, -1500, -40, 40, 1500, 60_000))
+            run.process.skew_ms = self.dice.pick("skew", SKEWS_MS)
         self.runs.append(run)
         self.promises.reached[f"function {function}"] += 1
         run.process.begin()
@@ -228,13 +232,16 @@ class World:
                 raise AssertionError(process.name)
 
     def _execute(self, run: Run, process: Process, call: Call) -> None:
-        self.now_ms += self.random.randint(1, CALL_MS_MAX)
+        self.now_ms += 1 + self.dice.roll("call ms", CALL_MS_MAX)
         fate = self.faults.fate(run.function, call, lambda body: self._make(call, body))
         told = type(fate).__name__.lower()
         match fate:
             case Answered(answer):
                 process.retries = call.retries
                 process.go_on(answer)
+                if call.operation == "Query" and not answer["Items"]:
+                    self._after(run)
+                    return  # nothing was seen, and nobody can have come in between
             case Raised(error):
                 told = getattr(error, "code", type(error).__name__)
                 # A write that will never be taken holds nobody back (ADR 15), nor orders anybody.
@@ -260,7 +267,7 @@ class World:
         run.frozen = True
         at_ms = run.deadline_ms + 1
         if gives_up:
-            at_ms = self.now_ms + VISIBLE_AGAIN_MS + self.random.randint(0, 60)
+            at_ms = self.now_ms + VISIBLE_AGAIN_MS + self.dice.roll("thaw ms", 60)
             run.given_up = True
             run.ended(run)
         heapq.heappush(self._thaws, (at_ms, len(self._thaws) + self.step * 100, run))

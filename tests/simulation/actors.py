@@ -20,7 +20,7 @@ PHONES = ("254712345678", "254722000111", "254733000111", "254790123456", "25470
 NOTE = "the customer was unhappy"
 """Words of a person: in requests and tables, and never in a log."""
 AMOUNTS = (1, 40, 100, 100, 250, 5_000)
-BURST_PHONES = 24
+BATCH_MAX = 50
 
 
 def spelt(phone: str, random: Random) -> str:
@@ -159,16 +159,17 @@ class Actors:
         return f"{agent} x{len(documents)}"
 
     def _burst(self, random: Random) -> str:
-        """C38, as much of it as fits into a history: many phones at once."""
+        """C38: many phones at once, each with its first debit."""
         agent = random.choice(self.agents)
         askings: list[Asking | None] = []
-        documents = []
-        for number_ in range(BURST_PHONES):
-            content = Content(f"2547120000{number_:02}", 10, "KES")
-            asking = Asking("submit", agent, f"B-{self.number()}", content)
-            askings.append(asking)
-            documents.append(self._document(asking, random))
-        return self._post_batch(agent, askings, documents)
+        for number_ in range(self.world.plan.burst):
+            content = Content(f"254712{1000 + number_:06}", 10, "KES")
+            askings.append(Asking("submit", agent, f"B-{self.number()}", content))
+        for start in range(0, len(askings), BATCH_MAX):
+            part = askings[start : start + BATCH_MAX]
+            documents = [self._document(asking, random) for asking in part if asking is not None]
+            self._post_batch(agent, part, documents)
+        return f"{agent} x{len(askings)}"
 
     def _resend(self, random: Random) -> str:
         return self._post_one(random.choice(self.submitted), random) if self.submitted else ""

@@ -179,6 +179,8 @@ class Plan:
     phones: int
     agents: int
     items: tuple[Item, ...]
+    burst: int = 24
+    """Phones that come at once; C38 has 500."""
 
 
 def plan(seed: int, steps: int) -> Plan:

@@ -159,12 +159,14 @@ class Promises:
             self._kept.append(b64decode(new["part"]["B"]).decode())
 
     def _decided(self, phone: str, identity: Transaction) -> None:
+        rows = self.rows.rows
         undecided = {
             each
-            for each, row in self.rows.rows.items()
-            if text(row, "status") == "queued"
+            for each in self.rows.of_phone[phone]
+            if each in rows
+            and text(rows[each], "status") == "queued"
+            and text(rows[each], "phone") == phone
             and each not in self._held_once  # a redrive is another order, and safe all the same
-            and text(row, "phone") == phone
             and self.books.entry(phone, f"debit#{each[0]}#{each[1]}") is None
         }
         self.order.decided(phone, identity, undecided)

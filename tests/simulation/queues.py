@@ -53,6 +53,7 @@ class QueueSource:
         self.mapped = mapped
         self.limit = mapped.concurrency_max or 2
         self.running = 0
+        self.most_running = 0
 
     @property
     def queue(self) -> Queue:
@@ -100,6 +101,7 @@ class QueueSource:
         copies = 2 if not queue.is_fifo and world.faults.takes(Fault.TWICE) else 1
         for _ in range(copies):
             self.running += 1
+            self.most_running = max(self.most_running, self.running)
             event = {"Records": [queue.record(each) for each in taken]}
             handles = {each.message_id: str(each.handle) for each in taken}
             world.invoke(self.mapped.function, event, lambda run, h=handles: self._ended(run, h))  # type: ignore[misc]

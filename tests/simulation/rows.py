@@ -1,6 +1,7 @@
 """Rows and letters as the model keeps them: the moves that are allowed, and where each row is."""
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -46,6 +47,7 @@ class Rows:
     rows: dict[Transaction, Item] = field(default_factory=dict)
     letters: dict[str, Item] = field(default_factory=dict)
     told: dict[Transaction, list[Was]] = field(default_factory=dict)
+    of_phone: dict[str, set[Transaction]] = field(default_factory=lambda: defaultdict(set))
 
     def row(self, record: Item, step: int, now_ms: int) -> tuple[Item | None, Item | None]:
         """Take in one change of a row: what it was, and what it is."""
@@ -60,6 +62,7 @@ class Rows:
             self._moved(identity, old, new)
         if new is not None:
             self.rows[identity] = new
+            self.of_phone[text(new, "phone")].add(identity)
             self._check_place(identity, new)
         status = None if new is None else text(new, "status")
         content = None if new is None else content_of(new)

@@ -43,8 +43,27 @@ def test_every_source_of_every_function_is_there(account: Account) -> None:
     read += [(each.function, "Schedule") for each in stack.schedules]
     assert sorted(read) == sorted(declared)
     assert len(stack.functions) == 8
+    asked = {each.function: (each.rate_s, each.event) for each in stack.schedules}
+    assert asked == {"sweep": (60, {}), "triage-desk": (60, {"action": "due"})}
     for each in stack.mappings:
         assert each.source in (account.tables if each.is_stream else account.queues)
+
+
+def test_only_what_a_function_wants_of_a_stream_passes_its_filters(account: Account) -> None:
+    of_tables = {each.source: each for each in account.stack.mappings if each.is_stream}
+
+    def passes(table: str, event: str, **keys: str) -> bool:
+        named = {name: {"S": value} for name, value in keys.items()}
+        record = {"eventName": event, "dynamodb": {"Keys": named}}
+        return any(matches(each, record) for each in of_tables[table].filters)
+
+    assert of_tables["OfflineTxTable"].filters == ()
+    assert passes("WalletLedgerTable", "INSERT", txId="credit#till#C-1")
+    assert not passes("WalletLedgerTable", "INSERT", txId="debit#AG-1#K-1")
+    assert not passes("WalletLedgerTable", "MODIFY", txId="credit#till#C-1")
+    assert passes("DeadLettersTable", "MODIFY", id="letter#1")
+    assert not passes("DeadLettersTable", "REMOVE", id="letter#1")
+    assert not passes("DeadLettersTable", "INSERT", id="record#1#0")
 
 
 def test_queues_are_as_the_template_says(account: Account) -> None:
@@ -154,6 +173,7 @@ PATTERNS: list[tuple[dict[str, Any], bool]] = [
     ({"gone": [{"anything-but": ["x"]}]}, False),
     ({"b": {"c": [1]}}, True),
     ({"b": {"c": ["1"]}}, False),
+    ({"b": {"c": [True]}}, False),
     ({"b": {"d": ["x"]}}, False),
     ({"list": ["two"]}, True),
     ({"a": ["x"], "gone": ["x"]}, False),
@@ -161,7 +181,7 @@ PATTERNS: list[tuple[dict[str, Any], bool]] = [
 
 
 @pytest.mark.parametrize(("pattern", "does"), PATTERNS)
-def test_a_pattern_matches(pattern: dict[str, Any], does: bool) -> None:
+def test_a_pattern_matches_what_it_says(pattern: dict[str, Any], does: bool) -> None:
     event = {"a": "x", "b": {"c": 1}, "list": ["one", "two"]}
     assert matches(pattern, event) is does
 
@@ -186,6 +206,12 @@ def test_a_client_gets_answers_and_errors_as_botocore_gives_them(account: Accoun
     assert found == item
     found["version"]["N"] = "7"  # the caller's own
     assert client.get_item(TableName=table, Key=KEY)["Item"] == item
+    found = client.query(
+        TableName=table,
+        KeyConditionExpression="phone = :phone",
+        ExpressionAttributeValues={":phone": KEY["phone"]},
+    )
+    assert found["Items"] == [item]
 
     put = {"TableName": table, "Item": item, "ConditionExpression": "attribute_not_exists(txId)"}
     put["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"

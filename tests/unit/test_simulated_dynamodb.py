@@ -125,6 +125,10 @@ HELD: dict[str, tuple[str, dict[str, Any]]] = {
     "another kind is unequal": ("n <> :v", {":v": {"S": "10"}}),
 }
 NOT_HELD: dict[str, tuple[str, dict[str, Any]]] = {
+    "not binds closer than and, also where both do not hold": (
+        "NOT n = :a AND t = :b",
+        {":a": {"N": "1"}, ":b": {"S": "x"}},
+    ),
     "a number is no text": ("n = :v", {":v": {"S": "10"}}),
     "kinds have no order between them": ("n < :v OR n >= :v", {":v": {"S": "9"}}),
     "two that are not there are not equal": ("gone = away", {}),
@@ -151,12 +155,12 @@ def filled(store: Store) -> Store:
 
 
 @pytest.mark.parametrize("name", HELD)
-def test_a_condition_holds(filled: Store, name: str) -> None:
+def test_a_condition_holds_for_an_item(filled: Store, name: str) -> None:
     assert filled.holds(*HELD[name])
 
 
 @pytest.mark.parametrize("name", NOT_HELD)
-def test_a_condition_does_not_hold(filled: Store, name: str) -> None:
+def test_a_condition_does_not_hold_for_an_item(filled: Store, name: str) -> None:
     assert not filled.holds(*NOT_HELD[name])
 
 
@@ -264,7 +268,7 @@ UPDATES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", UPDATES)
-def test_an_update_leaves(filled: Store, name: str) -> None:
+def test_an_update_leaves_what_it_says(filled: Store, name: str) -> None:
     expression, values, left = UPDATES[name]
     before = filled.item()
 
@@ -620,6 +624,10 @@ def test_an_index_and_a_plain_read_may_lag_and_a_consistent_read_never_does(rows
     assert rows.keys("p = :p", P, ConsistentRead=True) == [1, 3, 4, 5, 6]
     rows.service.lag = lambda table, index: 1
     assert seen() == [4, 1]
+    rows.update("SET kept = :v", ExpressionAttributeValues=moved)
+    rows.update("REMOVE kept")
+    rows.service.lag = lambda table, index: 2
+    assert rows.item(1)["kept"] == {"N": "1"}
     rows.service.lag = None
     assert seen() == [4, 6, 1]
 
@@ -682,6 +690,23 @@ def test_a_stream_tells_each_change_with_its_images(store: Store) -> None:
     numbers = [record["dynamodb"]["SequenceNumber"] for record in store.table.stream]
     assert numbers == sorted(numbers)
     assert len(set(numbers)) == 3
+
+
+@pytest.mark.parametrize(
+    ("view", "images"),
+    [
+        ("KEYS_ONLY", set()),
+        ("NEW_IMAGE", {"NewImage"}),
+        ("OLD_IMAGE", {"OldImage"}),
+        ("NEW_AND_OLD_IMAGES", {"NewImage", "OldImage"}),
+    ],
+)
+def test_a_stream_shows_the_images_of_its_view(store: Store, view: str, images: set[str]) -> None:
+    store.table.view = view
+    store.put(n={"N": "1"})
+    store.put(n={"N": "2"})
+    change = store.table.stream[-1]["dynamodb"]
+    assert {name for name in change if name.endswith("Image")} == images
 
 
 def test_what_changes_nothing_is_not_told(store: Store) -> None:

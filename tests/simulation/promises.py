@@ -4,6 +4,7 @@ A model of its own: it knows what clients asked and were answered, and reads the
 tables after every commit. It shares no code with the functions; attribute names are written out.
 """
 
+import re
 from base64 import b64decode
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -185,8 +186,11 @@ class Promises:
             self._is_answered(phone, f"credit#{source}#{credit_id}", credit_id, kept)
         for source, request_id, phone in self.asked.statuses:
             self._is_answered(phone, f"status#{source}#{request_id}", request_id, kept)
+        for (agent, key, refund_id), each in self.asked.refunds.items():
+            for of_phone in {refund.phone for refund in each if refund.phone is not None}:
+                self._refund_is_answered(of_phone, (agent, key), refund_id, kept)
         for mark in self.asked.unreadable:
-            if mark not in kept:
+            if not _is_named(mark, kept):
                 raise Broken("P5", f"what nobody could read is in no letter: {mark}")
         untold = {each for each in self.owed.untold() if not self._is_lost(each[0])}
         if untold:
@@ -206,7 +210,22 @@ class Promises:
         self.rows.check([identity])
 
     def _is_answered(self, phone: str, tx_id: str, mark: str, kept: str) -> None:
-        if self.books.entry(phone, tx_id) is None and mark not in kept:
+        if self.books.entry(phone, tx_id) is None and not _is_named(mark, kept):
+            raise Broken("P5", f"{tx_id} of {phone} was asked for, and is nowhere")
+
+    def _refund_is_answered(
+        self, phone: str, identity: Transaction, refund_id: str, kept: str
+    ) -> None:
+        """A refund that the back office asked for: decided, a cancellation, or in a letter."""
+        tx_id = "#".join(("refund", *identity, refund_id))
+        row = self.rows.rows.get(identity, {})
+        decided = any(
+            each == tx_id or each.startswith(f"{tx_id}#")
+            for each in self.books.wallet(phone).entries
+        )
+        if not (
+            decided or row.get("cancelledBy") == {"S": refund_id} or _is_named(refund_id, kept)
+        ):
             raise Broken("P5", f"{tx_id} of {phone} was asked for, and is nowhere")
 
     def _is_lost(self, name: str) -> bool:
@@ -258,6 +277,11 @@ class Promises:
     def open_letters(self) -> list[Item]:
         """Letters of which something is still to be done."""
         return [letter for letter in self.rows.letters.values() if is_open(letter)]
+
+
+def _is_named(mark: str, kept: str) -> bool:
+    """Whether a letter holds an id of ours, and not a longer one that begins like it."""
+    return re.search(rf"{re.escape(mark)}(?![0-9])", kept) is not None
 
 
 def _by_phone(records: Iterable[Item]) -> dict[str, list[Item]]:

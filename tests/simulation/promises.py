@@ -134,6 +134,8 @@ class Promises:
         self, asking: Asking, code: int, body: Mapping[str, Any], moments: Sequence[Was]
     ) -> bool:
         statuses = {was.status for was in moments}
+        if code == 200 and body["status"] == "cancelled":
+            return asking.refund_id in {was.cancelled_by for was in moments}
         if code in {200, 202}:
             return body["status"] in statuses
         match body.get("code"):

@@ -30,6 +30,7 @@ ELSEWHERE: Mapping[str, str] = {
     "answer VALIDATION_FAILED": "one look at the body; items of a batch are tried here",
     "desk capped": "five redrives of one debit that never ends: tests/unit/test_triage_act.py",
     "desk parked": "a clock held up for an hour that then meets a conflict: the same tests",
+    "desk on_its_way": "a desk killed between two writes of one redrive: the same tests",
     "desk unknown": "nobody can name a letter that is not there",
     "meaning its rows cannot be read: run the audit, mend them, then redrive": (
         "somebody has edited a table by hand, which breaks every promise"

@@ -155,7 +155,7 @@ class Clock:
         world = self.world
         self._ticked = world.now_ms // MINUTE_MS
         event: dict[str, Any] = dict(self.schedule.event or SCHEDULED)
-        if world.faults.suffers(self.function, Fault.DOWN):
+        if world.faults.is_down(self.function):
             rule = f"arn:aws:events:us-east-1:000000000000:rule/{self.function}EveryMinute"
             self.world.delivery.queues.send(
                 FAILURES, json.dumps(event), RULE_ARN=rule, ERROR_CODE="THROTTLING"

@@ -136,6 +136,7 @@ class Faults:
     """Whether an outage of calls is one of DynamoDB alone."""
     paused: dict[str, int] = field(default_factory=dict)
     """Tables whose stream nobody reads, and until when."""
+    _met: set[tuple[str, int]] = field(default_factory=set)
     hit: Counter[Fault] = field(default_factory=Counter)
     """What really befell something."""
 
@@ -205,6 +206,15 @@ class Faults:
         if self.outage(function) is not kind:
             return False
         self.hit[kind] += 1
+        return True
+
+    def is_down(self, function: str) -> bool:
+        """Whether nothing can start a function; each outage that is met is counted once."""
+        if self.outage(function) is not Fault.DOWN:
+            return False
+        met = (function, self.outages[function][1])
+        self.hit[Fault.DOWN] += met not in self._met
+        self._met.add(met)
         return True
 
     def is_paused(self, table: str) -> bool:

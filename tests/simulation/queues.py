@@ -69,7 +69,6 @@ class QueueSource:
         if self.running >= self.limit or not self._has_some():
             return []
         if self._is_down():
-            self.world.faults.hit[Fault.DOWN] += 1
             return []
         return [(f"poll {self.mapped.source}", self._start)]
 
@@ -80,7 +79,7 @@ class QueueSource:
         return self.queue.next_visible_ms()
 
     def _is_down(self) -> bool:
-        return self.world.faults.outage(self.mapped.function) is Fault.DOWN
+        return self.world.faults.is_down(self.mapped.function)
 
     def _has_some(self) -> bool:
         now_ms = self.world.now_ms

@@ -79,6 +79,7 @@ def _soak(seeds: range, arguments: argparse.Namespace, console: Console) -> int:
             steps += played.steps
             if played.failed:
                 failures.append(played)
+                bar.console.print(f"seed {played.seed} breaks {played.what}", markup=False)
             bar.update(task, advance=1, description=f"{len(failures)} broken")
     for played in failures[:5]:
         console.print(histories.told(played, arguments.steps), markup=False, soft_wrap=True)

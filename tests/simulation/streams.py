@@ -60,8 +60,7 @@ class StreamSource:
         faults = self.world.faults
         if not self.depth() or faults.is_paused(self.table):
             return []
-        if faults.outage(self.mapped.function) is Fault.DOWN:
-            faults.hit[Fault.DOWN] += 1
+        if faults.is_down(self.mapped.function):
             return []
         return [
             (f"stream {self.table} {shard.number}", lambda shard=shard: self._start(shard))  # type: ignore[misc]
@@ -77,7 +76,7 @@ class StreamSource:
         moments = [each.retry_at_ms for each in self.shards if each.records and not each.out]
         if faults.is_paused(self.table):
             return faults.paused[self.table]
-        if faults.outage(self.mapped.function) is Fault.DOWN:
+        if faults.is_down(self.mapped.function):
             return faults.outages[self.mapped.function][1]
         return min(moments, default=None)
 

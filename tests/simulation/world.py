@@ -335,7 +335,7 @@ class World:
 
     def is_down(self, function: str) -> bool:
         """Whether a function cannot be called at all."""
-        return self.faults.suffers(function, Fault.DOWN)
+        return self.faults.is_down(function)
 
     @property
     def digest(self) -> str:

@@ -86,10 +86,13 @@ class Delivery:
     def can_wait(self) -> bool:
         """Whether days may go by: nothing is where AWS forgets it within a week."""
         short = ("InboxQueue", FAILURES)
+        horizon_ms = self.world.now_ms - 5 * DAY_MS
+        queues = self.world.account.queues.values()
         return not (
             self.rules.late
             or any(each.depth() for each in self.streams)
             or any(self.queues.queue(name).messages for name in short)
+            or any(each.sent_ms < horizon_ms for queue in queues for each in queue.messages)
         )
 
     # --- time to live -------------------------------------------------------------------------

@@ -7,7 +7,7 @@ PINS   := --quiet --generate-hashes --no-emit-index-url --no-emit-find-links \
           --python-version 3.13 --custom-compile-command "make pins"
 
 .DEFAULT_GOAL := help
-.PHONY: help run stop test check lint types openapi invoke pins clean
+.PHONY: help run stop test check lint types soak openapi invoke pins clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -32,6 +32,10 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 	$(BIN)/mypy --python-version 3.10 sdk
+
+soak: $(READY) ## Play histories of the simulator (SEEDS=1..5000, or how many) and show what they reached
+	PYTHONPATH=.:services $(BIN)/python -m tests.simulation.soak --seeds $(or $(SEEDS),500) \
+	  $(if $(STEPS),--steps $(STEPS))
 
 openapi: $(READY) ## Write docs/openapi.yaml anew from the code that it describes
 	PYTHONPATH=services $(BIN)/python -m tests.openapi

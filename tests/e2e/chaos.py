@@ -1,0 +1,383 @@
+"""Days of the demo in a storm (`tests.e2e.storm`), each followed by a calm in which all must end.
+
+    python -m tests.e2e.chaos --minutes 10 --seed 1
+
+What must be true after a day is judged here from the raw rows of both tables, and once more by
+`wakala audit`. The exit status is 1 where anything is not as it must be.
+"""
+
+import argparse
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.e2e.actors import sweep
+from tests.e2e.storm import FAULTS, StormyStack, storm, stormy_stack
+from wakala import agents, audit, demo, refunds, wallets
+from wakala.desk import REAL, Desk, Move, Order
+from wakala.home import checkout
+from wakala.output import Problem, out, table
+from wakala.stack import Stack
+from wakala.transactions import AgentApi, Answer
+from wallet_ledger.domain.transactions import Status
+
+STORM_S = 20.0
+"""The least length of a storm: the day is played in a part of it, the rest is settled in it."""
+CALM_S_MAX = 90.0
+"""How long after a storm everything may take to end."""
+PATIENCE_S = 3.0
+"""How long what is open may be under way before a sweep is made to come for it."""
+POLL_S = 0.25
+
+SETTLED = frozenset({Status.SYNCED, Status.PARTIALLY_REFUNDED, Status.REFUNDED})
+UNDEBITED = frozenset({Status.CANCELLED, Status.FAILED})
+"""The two kinds of terminal states that a day here may end in: debited once, and never."""
+
+type Key = tuple[str, str]
+type Item = Mapping[str, Mapping[str, str]]
+
+
+@dataclass
+class Lived:
+    """A day that was lived through, its storm and what was found after it.
+
+    `seconds`: of the storm and of the calm. `redriven`: letters that were redriven by hand.
+    """
+
+    seed: int
+    sent: int
+    accepted: int
+    injected: "Counter[str]"
+    lost: "Counter[str]"
+    killed: "Counter[str]"
+    died_at_work: int
+    seconds: tuple[float, float]
+    redriven: int
+    letters: int
+    debits: int
+    violations: list[str] = field(default_factory=list)
+
+    def line(self) -> str:
+        """The day in one line."""
+        faults = ", ".join(f"{number} {kind}" for kind, number in sorted(self.injected.items()))
+        return (
+            f"seed {self.seed}: {self.accepted} of {self.sent} accepted, {self.debits} debits;"
+            f" {faults}; {sum(self.killed.values())} workers killed, {self.died_at_work} at work;"
+            f" {self.letters} letters, {self.redriven} redriven by hand;"
+            f" storm {self.seconds[0]:.0f} s, calm {self.seconds[1]:.0f} s;"
+            f" {len(self.violations)} violations"
+        )
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What the tables hold of one run, as it lies there."""
+
+    transactions: Mapping[Key, Item]
+    debits: Sequence[Item]
+    credits: Sequence[Item]
+
+    def posted(self, key: Key) -> list[Item]:
+        """The posted debits of a transaction, in whatever wallet."""
+        name = f"debit#{key[0]}#{key[1]}"
+        return [
+            each
+            for each in self.debits
+            if each["txId"]["S"] == name and each["outcome"]["S"] == "posted"
+        ]
+
+
+def live_through(over: StormyStack, seed: int) -> Lived:
+    """Play the day in a storm, let everything end in the calm after it, and judge what is left."""
+    run, stack = f"c{seed}", over.stack
+    day = demo.read_day(run)
+    apis = {agent_id: _app(stack, agent_id) for agent_id in day.agent_ids}
+    _open_wallets(stack, day, run)
+    before = over.proxy.injected(), over.proxy.lost(), over.died_at_work()
+    began = time.monotonic()
+    print("opened", file=sys.stderr)
+    with storm(over, seed) as killed:
+        wallets.put(stack, [(r.detail_type, r.detail) for r in _credits(stack, day, f"{run}b")])
+        played = demo.play(day, apis)
+        print("played", time.monotonic()-began, file=sys.stderr)
+        _ask_for_refunds(stack, day, apis)
+        print("asked", time.monotonic()-began, file=sys.stderr)
+        time.sleep(max(0.0, STORM_S - (time.monotonic() - began)))
+    calm = time.monotonic()
+    redriven, violations = _let_it_end(stack, run)
+    print("calm", time.monotonic()-calm, file=sys.stderr)
+    violations += _unanswered_refunds(stack, day, apis)
+    print("answered", time.monotonic()-calm, file=sys.stderr)
+    rows = _read_rows(stack, run)
+    violations += judge(rows, day, run, played.answers)
+    report = audit.audit(stack, int(time.time()), lambda _: None)
+    violations += [f"{each.promise}: {each.what}" for each in report.violations]
+    return Lived(
+        seed,
+        day.size,
+        len({_key(each.sent) for each in played.answers if each.accepted}),
+        over.proxy.injected() - before[0],
+        over.proxy.lost() - before[1],
+        killed,
+        over.died_at_work() - before[2],
+        (calm - began, time.monotonic() - calm),
+        redriven,
+        len(Desk(stack, REAL).letters("all", {}, lambda _: None)),
+        sum(len(rows.posted(key)) for key in rows.transactions),
+        violations,
+    )
+
+
+def judge(rows: Rows, day: demo.Day, run: str, answers: Sequence[Answer]) -> list[str]:
+    """What is not as it must be, in words: of what was accepted, what was posted, and credits."""
+    found = list(_lost_or_open(rows, answers))
+    sent = {
+        (_key(each), each["amount"]) for upload in day.uploads for each in upload.transactions
+    }
+    for entry in rows.debits:
+        key = _key_of_debit(entry)
+        if entry["outcome"]["S"] == "posted" and (key, int(entry["amountMinor"]["N"])) not in sent:
+            found.append(f"{key} is debited, and nobody has sent it so")
+    for opening in day.openings:
+        for credit_id in (run, f"{run}b"):
+            there = [each for each in rows.credits if _is_credit(each, opening.phone, credit_id)]
+            if len(there) != 1 or there[0]["outcome"]["S"] != "posted":
+                found.append(f"{len(there)} credits {credit_id} of the wallet of {opening.opening}")
+    return found
+
+
+def _lost_or_open(rows: Rows, answers: Sequence[Answer]) -> Iterator[str]:
+    amounts = {_key(each.sent): each.sent["amount"] for each in answers if each.accepted}
+    for key in amounts.keys() - rows.transactions.keys():
+        yield f"{key} was accepted, and is missing"
+    for key, row in rows.transactions.items():
+        status, posted = row["status"]["S"], rows.posted(key)
+        amount = amounts.get(key, int(row["amountMinor"]["N"]))
+        if status not in SETTLED | UNDEBITED:
+            yield f"{key} is {status}"
+        elif status in UNDEBITED and posted:
+            yield f"{key} is {status}, and is debited"
+        elif status in SETTLED and [int(each["amountMinor"]["N"]) for each in posted] != [amount]:
+            yield f"{key} of {amount} is {status} with {len(posted)} debits"
+
+
+# --- the day --------------------------------------------------------------------------------
+
+
+def _app(stack: Stack, agent_id: str) -> AgentApi:
+    """An agent's app that is four times as eager as the demo's: a storm is short."""
+    agents.enroll(stack, agent_id)
+    return AgentApi(
+        stack.api_url, agents.token(stack, agent_id), pause=lambda s: time.sleep(s / 4)
+    )
+
+
+def _open_wallets(stack: Stack, day: demo.Day, run: str) -> None:
+    """Funds before the storm: a day of refusals would prove little."""
+    wallets.settle(stack, _credits(stack, day, run))
+    frozen = [wallets.status_change(stack, o.phone, "frozen", run) for o in day.openings if o.frozen]
+    wallets.settle(stack, frozen)
+
+
+def _credits(stack: Stack, day: demo.Day, credit_id: str) -> list[wallets.Requested]:
+    return [wallets.credit(stack, o.phone, o.opening, credit_id) for o in day.openings]
+
+
+def _ask_for_refunds(stack: Stack, day: demo.Day, apis: Mapping[str, AgentApi]) -> None:
+    """Every refund of the evening at once, while its transactions are still being settled."""
+    wallets.put(stack, [(refunds.REQUESTED, each.detail) for each in _office(stack, day)])
+    wishes = [wish.wanted for wish in day.wishes if wish.by_agent]
+    with ThreadPoolExecutor(max_workers=len(apis)) as pool:
+        list(pool.map(lambda wanted: apis[wanted["agentId"]].refund(wanted), wishes))
+
+
+def _office(stack: Stack, day: demo.Day) -> list[refunds.Asked]:
+    return [
+        refunds.ask(stack, wish.wanted | {"phone": f"+{wish.phone}"})
+        for wish in day.wishes
+        if not wish.by_agent
+    ]
+
+
+# --- the calm -------------------------------------------------------------------------------
+
+
+def _let_it_end(stack: Stack, run: str) -> tuple[int, list[str]]:
+    """Wait until nothing is open; how many letters were redriven, and what did not end.
+
+    Hours pass here in seconds: the sweep is made to come for what is open, and an operator
+    redrives every letter that is.
+    """
+    desk, redriven = Desk(stack, REAL), 0
+    deadline = time.monotonic() + CALM_S_MAX
+    patient_until = time.monotonic() + PATIENCE_S
+    while True:
+        owed = [row for row in _scan(stack, "OfflineTxTable") if _is_open(row)]
+        letters = desk.letters("open", {}, lambda _: None)
+        busy = _waiting(stack)
+        if not owed and not letters and not busy:
+            return redriven, []
+        if time.monotonic() > deadline:
+            return redriven, [
+                f"not ended after {CALM_S_MAX:.0f} s: {len(owed)} rows, {busy},"
+                f" letters {[(each['class'], each['status']) for each in letters]}"
+            ]
+        if time.monotonic() > patient_until:
+            _hasten(stack, owed)
+            redriven += _redrive(desk, letters)
+            patient_until = time.monotonic() + PATIENCE_S
+        time.sleep(POLL_S)
+
+
+def _hasten(stack: Stack, owed: Sequence[Item]) -> None:
+    """One sweep now, for which everything that is open is due."""
+    for row in owed:
+        key: Any = {name: row[name] for name in ("agentId", "idempotencyKey")}
+        with suppress(stack.dynamodb.exceptions.ConditionalCheckFailedException):  # it has ended
+            stack.dynamodb.update_item(
+                TableName=stack.output("OfflineTxTable"),
+                Key=key,
+                UpdateExpression="SET nextSweepAt = :at",
+                ConditionExpression="attribute_exists(openShard)",
+                ExpressionAttributeValues={":at": {"N": "1"}},
+            )
+    sweep(stack)
+
+
+def _redrive(desk: Desk, letters: Sequence[dict[str, Any]]) -> int:
+    order = Order("redrive", "the storm is over", force=True, dry_run=False)
+    move = Move(desk, order, letters, rate=25)
+    move.run(lambda _: None)
+    return sum(each.outcome == "redriven" for each in move.results())
+
+
+def _waiting(stack: Stack) -> dict[str, int]:
+    """How many messages lie in each queue that is not empty, taken or not."""
+    found = {}
+    for name, url in stack.outputs.items():
+        if name.endswith("Url") and "/000000000000/" in url:
+            answer = stack.sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])
+            numbers = answer["Attributes"]
+            count = sum(int(numbers[each]) for each in numbers if each.startswith("Approximate"))
+            if count:
+                found[name] = count
+    return found
+
+
+def _unanswered_refunds(stack: Stack, day: demo.Day, apis: dict[str, AgentApi]) -> list[str]:
+    """Requests that were put on the bus and left no trace; then every refund must have an end."""
+    asked = _office(stack, day)
+    found = [
+        f"the refund {each.refund.refund_id} of {each.refund.idempotency_key} is lost"
+        for each in asked
+        if refunds._told(stack, each, new=False) is None
+    ]
+    if not found:
+        given = demo.give_back(stack, day, apis)
+        ends = demo.await_ends([each.wanted for each in given], apis)
+        found = [f"{key} is {end['status']}" for key, end in ends.items() if _is_owed(end["status"])]
+    return found
+
+
+# --- the tables -----------------------------------------------------------------------------
+
+
+def _read_rows(stack: Stack, run: str) -> Rows:
+    transactions = {
+        (row["agentId"]["S"], row["idempotencyKey"]["S"]): row
+        for row in _scan(stack, "OfflineTxTable")
+        if row["idempotencyKey"]["S"].startswith(f"{run}-")
+    }
+    entries = list(_scan(stack, "WalletLedgerTable"))
+    debits = [each for each in entries if each["txId"]["S"].startswith("debit#")]
+    return Rows(
+        transactions,
+        [each for each in debits if _key_of_debit(each)[1].startswith(f"{run}-")],
+        [each for each in entries if each["txId"]["S"].startswith("credit#")],
+    )
+
+
+def _scan(stack: Stack, table_output: str) -> Iterator[Item]:
+    pages = stack.dynamodb.get_paginator("scan").paginate(
+        TableName=stack.output(table_output), ConsistentRead=True
+    )
+    for page in pages:
+        yield from page["Items"]  # type: ignore[misc]
+
+
+def _key(transaction: Mapping[str, Any]) -> Key:
+    return transaction["agentId"], transaction["idempotencyKey"]
+
+
+def _key_of_debit(entry: Item) -> Key:
+    _, agent_id, key = entry["txId"]["S"].split("#")
+    return agent_id, key
+
+
+def _is_credit(entry: Item, phone: str, credit_id: str) -> bool:
+    name = f"credit#{wallets.SOURCE}#{credit_id}"
+    return entry["phone"]["S"] == phone and entry["txId"]["S"] == name
+
+
+def _is_open(row: Item) -> bool:
+    return _is_owed(row["status"]["S"]) or "openShard" in row
+
+
+def _is_owed(status: str) -> bool:
+    return status not in SETTLED | UNDEBITED
+
+
+# --- for as many minutes as asked -------------------------------------------------------------
+
+
+def main() -> int:
+    """One day after the other on one stack, each with the next seed, until time is over."""
+    asked = argparse.ArgumentParser(prog="python -m tests.e2e.chaos", description=__doc__)
+    asked.add_argument("--minutes", type=float, required=True)
+    asked.add_argument("--seed", type=int, default=random.randrange(1_000_000))
+    options = asked.parse_args()
+    deadline = time.monotonic() + options.minutes * 60
+    days: list[Lived] = []
+    with stormy_stack(checkout() / ".wakala" / "chaos", options.seed) as over:
+        while not days or time.monotonic() < deadline:
+            days.append(live_through(over, options.seed + len(days)))
+            left = max(0.0, deadline - time.monotonic()) / 60
+            out.print(f"{days[-1].line()}; {left:.1f} minutes left", soft_wrap=True)
+            for violation in days[-1].violations:
+                out.print(f"  {violation}", soft_wrap=True, markup=False)
+    _print_totals(days)
+    return int(any(day.violations for day in days))
+
+
+def _print_totals(days: Sequence[Lived]) -> None:
+    totals = table("what", "number", right=frozenset({"number"}))
+    totals.add_row("days", str(len(days)))
+    for kind in FAULTS:
+        totals.add_row(f"calls {kind}", f"{sum(day.injected[kind] for day in days):,}")
+    killed = sum((day.killed for day in days), Counter[str]())
+    for function, number in sorted(killed.items()):
+        totals.add_row(f"workers killed: {function}", str(number))
+    for what, number in (
+        ("workers killed", killed.total()),
+        ("of them at work", sum(day.died_at_work for day in days)),
+        ("transactions sent", sum(day.sent for day in days)),
+        ("transactions accepted", sum(day.accepted for day in days)),
+        ("debits posted", sum(day.debits for day in days)),
+        ("letters redriven by hand", sum(day.redriven for day in days)),
+        ("violations", sum(len(day.violations) for day in days)),
+    ):
+        totals.add_row(what, f"{number:,}")
+    out.print(totals)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except Problem as problem:
+        sys.exit(f"error: {problem}")

@@ -1,0 +1,307 @@
+"""A stack whose functions live in a storm: AWS fails them by seed, and their workers are killed.
+
+microburst stands between the functions and the engine. The engine gives its own environment on to
+the functions, so an AWS_ENDPOINT_URL there leads their clients through the proxy, and nothing
+else: deployment, tests and the engine's own deliveries speak to the engine directly.
+"""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.actors import eventually, free_port
+from wakala import deploy, engine
+from wakala.home import home
+from wakala.stack import DEFAULT_STACK, Stack, Where, open_stack
+
+SERVICES = ("dynamodb", "sqs", "events")
+"""What the functions call, by microburst's names."""
+
+WRITES = (
+    ("dynamodb", "PutItem"),
+    ("dynamodb", "UpdateItem"),
+    ("dynamodb", "TransactWriteItems"),
+    ("sqs", "SendMessage"),
+    ("sqs", "SendMessageBatch"),
+    ("sqs", "ChangeMessageVisibilityBatch"),
+    ("events", "PutEvents"),
+)
+"""What may be done although its answer is lost."""
+
+CLIENT_PATIENCE_MS = 2_000
+"""How long a function's client waits for an answer (`wallet_ledger.aws.clients`)."""
+
+REST_S = 4
+"""How long a message rests here that a killed worker held: the template's minute, made short."""
+
+KILLS_EVERY_S = (0.6, 2.0)
+"""Least and longest time between two kills."""
+
+LOOK_S = 0.2
+"""How often one looks which workers there are: none starts and ends in less."""
+
+STARTER = (
+    "import random, sys; random.seed(int(sys.argv.pop(1)));"
+    " from microburst.cli import main; sys.exit(main())"
+)
+"""microburst draws from the module's generator, which nothing else in its process uses."""
+
+_WORKER = re.compile(r"\s*(\d+)\s+(\d+)\s.*ministack-lambda-(\S+)-[^-/]+/_worker\.py")
+
+
+def _fails(service: str, code: str, status: int, **when: Any) -> dict[str, Any]:
+    return {"service": service, "error": {"code": code, "status": status}, **when}
+
+
+FAULTS: Mapping[str, tuple[dict[str, Any], ...]] = {
+    # A service that is away for some calls in a row: no second attempt of the client helps.
+    "outage": (
+        _fails("dynamodb", "InternalServerError", 500, sequence={"fail": 5, "pass": 150}),
+        _fails("sqs", "InternalFailure", 500, sequence={"fail": 5, "pass": 40}),
+        _fails("events", "InternalException", 500, sequence={"fail": 5, "pass": 20}),
+    ),
+    "throttled": (
+        _fails("dynamodb", "ProvisionedThroughputExceededException", 400, probability=0.06),
+        _fails("sqs", "RequestThrottled", 403, probability=0.06),
+        _fails("events", "ThrottlingException", 400, probability=0.06),
+    ),
+    "conflict": tuple(
+        _fails("dynamodb", "TransactionConflictException", 400, operation=each, probability=0.06)
+        for each in ("PutItem", "UpdateItem")
+    ),
+    "reset": ({"service": "*", "reset": True, "probability": 0.05},),
+    # It arrives when the client has given it up, and after what the client did next.
+    "late": (
+        {
+            "service": "*",
+            "latency": {"min": CLIENT_PATIENCE_MS + 200, "max": CLIENT_PATIENCE_MS + 800},
+            "probability": 0.008,
+        },
+    ),
+    "delayed": ({"service": "*", "latency": {"min": 20, "max": 300}, "probability": 0.08},),
+    # The engine has done it, and the client hears of a broken connection.
+    "lost": tuple(
+        {
+            "service": service,
+            "operation": operation,
+            "response": {"abort_frac": 0.5},
+            "probability": 0.07,
+        }
+        for service, operation in WRITES
+    ),
+}
+"""microburst's rules for each kind of fault, of which the first one that is drawn is taken."""
+
+
+@dataclass
+class Proxy:
+    """microburst between the functions and the engine; `kinds`: what each rule's id stands for."""
+
+    url: str
+    kinds: dict[int, str] = field(default_factory=dict)
+
+    def break_loose(self) -> None:
+        """From now on calls fail."""
+        rules = [(kind, rule) for kind, each in FAULTS.items() for rule in each]
+        made = self._control("POST", "rules", [rule for _, rule in rules])
+        self.kinds |= {rule["id"]: kind for rule, (kind, _) in zip(made, rules, strict=True)}
+
+    def calm_down(self) -> None:
+        """No call fails any more."""
+        self._control("POST", "rules", [])
+
+    def injected(self) -> "Counter[str]":
+        """How often each kind of fault has happened."""
+        found: Counter[str] = Counter()
+        for rule in self._control("GET", "stats")["by_rule"]:
+            found[self.kinds[rule["id"]]] += rule["fired"]
+        return found
+
+    def lost(self) -> "Counter[str]":
+        """How many answers were lost, by operation."""
+        text = httpx.get(f"{self.url}/_microburst/metrics").text
+        found: Counter[str] = Counter()
+        wanted = r'operation="(\w+)",action="response:abort"} (\d+)'
+        for operation, number in re.findall(wanted, text):
+            found[operation] += int(number)
+        return found
+
+    def calls(self) -> dict[str, int]:
+        """How many calls have come, by service."""
+        found = self._control("GET", "stats")["by_service"]
+        return {each["service"]: each["requests"] for each in found}
+
+    def _control(self, method: str, what: str, body: object = None) -> Any:
+        answer = httpx.request(method, f"{self.url}/_microburst/{what}", json=body, timeout=10)
+        answer.raise_for_status()
+        return answer.json()
+
+
+@dataclass(frozen=True)
+class StormyStack:
+    """A deployed stack, the proxy before its functions, and the engine that runs them."""
+
+    stack: Stack
+    proxy: Proxy
+    engine: engine.Engine
+    log_path: Path
+
+    def died_at_work(self) -> int:
+        """How many invocations have ended with their worker's death."""
+        return self._log().count("errorMessage=Worker process died")
+
+    def started(self) -> "Counter[str]":
+        """How many workers of each function have ever been ready for work."""
+        return Counter(re.findall(r"Lambda worker spawned for (\S+)", self._log()))
+
+    def _log(self) -> str:
+        return self.log_path.read_text(encoding="utf-8")
+
+
+@contextmanager
+def stormy_stack(folder: Path, seed: int) -> Iterator[StormyStack]:
+    """The template on an engine of its own, whose functions call AWS through microburst."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WAKALA_HOME", str(folder))
+        patch.delenv("AWS_ENDPOINT_URL", raising=False)
+        deploy.down()  # what a killed run has left
+        port = free_port()
+        with _microburst(f"http://{engine.LOOPBACK}:{port}", seed) as proxy:
+            _lead_functions_to(proxy.url, patch)
+            try:
+                deploy.up(DEFAULT_STACK, port, auth=False)
+                started = engine.running()
+                assert started is not None
+                stack = open_stack(Where())
+                _shorten_rests(stack)
+                yield StormyStack(stack, proxy, started, home() / "logs" / "engine.log")
+            finally:
+                deploy.down()
+
+
+@contextmanager
+def storm(over: StormyStack, seed: int) -> Iterator["Counter[str]"]:
+    """Calls fail and workers are killed meanwhile; how many of each function, counted as they go.
+
+    The seed decides which function's worker is killed and when, not what it does at that moment.
+    """
+    killed: Counter[str] = Counter()
+    ended = threading.Event()
+    thread = threading.Thread(target=_Executioner(over, seed, killed).work, args=(ended,))
+    over.proxy.break_loose()
+    thread.start()
+    try:
+        yield killed
+    finally:
+        ended.set()
+        thread.join()
+        over.proxy.calm_down()
+
+
+def workers(engine_pid: int) -> dict[str, list[int]]:
+    """The processes of each function that runs, or ran and waits for more work."""
+    listed = subprocess.run(
+        ["ps", "-A", "-ww", "-o", "pid=,ppid=,command="],  # noqa: S607 - wherever the system has it
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found: dict[str, list[int]] = {}
+    for line in listed.stdout.splitlines():
+        worker = _WORKER.match(line)
+        if worker is not None and int(worker[2]) == engine_pid:
+            found.setdefault(worker[3], []).append(int(worker[1]))
+    return found
+
+
+class _Executioner:
+    """Kills workers of functions none of whose workers is still starting.
+
+    One that dies while it starts makes the engine discard all workers of its function and their
+    code, also from under those that start beside it: then the engine fails, not the function.
+    """
+
+    def __init__(self, over: StormyStack, seed: int, killed: "Counter[str]") -> None:
+        self._over = over
+        self._chance = random.Random(seed)
+        self._killed = killed
+        self._seen: dict[str, set[int]] = {}
+
+    def work(self, ended: threading.Event) -> None:
+        """One kill after the other, until the storm is over."""
+        due_s = self._next_s()
+        while not ended.wait(LOOK_S):
+            found = workers(self._over.engine.pid)
+            for function, pids in found.items():
+                self._seen.setdefault(function, set()).update(pids)
+            started = self._over.started()
+            grown = [name for name in sorted(found) if started[name] >= len(self._seen[name])]
+            if grown and time.monotonic() >= due_s:
+                self._kill_one_of(grown, found)
+                due_s = self._next_s()
+
+    def _kill_one_of(self, functions: Sequence[str], found: Mapping[str, list[int]]) -> None:
+        function = self._chance.choice(functions)
+        with suppress(ProcessLookupError):
+            os.kill(self._chance.choice(found[function]), signal.SIGKILL)
+            self._killed[function] += 1
+
+    def _next_s(self) -> float:
+        return time.monotonic() + self._chance.uniform(*KILLS_EVERY_S)
+
+
+@contextmanager
+def _microburst(upstream: str, seed: int) -> Iterator[Proxy]:
+    """The proxy in a process of its own, without rules at first."""
+    port = free_port()
+    command = [sys.executable, "-c", STARTER, str(seed)]
+    options = ["--upstream", upstream, "--host", engine.LOOPBACK, "--port", str(port)]
+    log_path = home() / "logs" / "microburst.log"
+    log_path.parent.mkdir(exist_ok=True)
+    with log_path.open("w", encoding="utf-8") as log:
+        process = subprocess.Popen([*command, *options], stdout=log, stderr=subprocess.STDOUT)
+    proxy = Proxy(f"http://{engine.LOOPBACK}:{port}")
+    try:
+        eventually(lambda: _answers(proxy) or None, "an answer from microburst")
+        yield proxy
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _answers(proxy: Proxy) -> bool:
+    with suppress(httpx.TransportError):
+        return httpx.get(f"{proxy.url}/_microburst/health").status_code == 200
+    return False
+
+
+def _lead_functions_to(url: str, patch: pytest.MonkeyPatch) -> None:
+    """The engine's environment as ever, and in it the address that functions inherit."""
+    usual = engine._engine_environment
+
+    def stormy(port: int, *, auth: bool) -> dict[str, str]:
+        return usual(port, auth=auth) | {"AWS_ENDPOINT_URL": url}
+
+    patch.setattr(engine, "_engine_environment", stormy)
+
+
+def _shorten_rests(stack: Stack) -> None:
+    """What a killed worker held comes again within the test's patience."""
+    for name, url in stack.outputs.items():
+        if name.endswith("Url") and "/000000000000/" in url:
+            attributes: Any = {"VisibilityTimeout": str(REST_S)}
+            stack.sqs.set_queue_attributes(QueueUrl=url, Attributes=attributes)

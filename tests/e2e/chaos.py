@@ -7,29 +7,39 @@ What must be true after a day is judged here from the raw rows of both tables, a
 """
 
 import argparse
+import itertools
 import random
 import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+import httpx
+
 from tests.e2e.actors import sweep
-from tests.e2e.storm import FAULTS, StormyStack, storm, stormy_stack
-from wakala import agents, audit, demo, refunds, wallets
+from tests.e2e.storm import FAULTS, StormyStack, queues, storm, stormy_stack
+from wakala import agents, audit, demo, info, refunds, wallets
 from wakala.desk import REAL, Desk, Move, Order
 from wakala.home import checkout
 from wakala.output import Problem, out, table
 from wakala.stack import Stack
-from wakala.transactions import AgentApi, Answer
+from wakala.transactions import AgentApi, Answer, Document
 from wallet_ledger.domain.transactions import Status
 
-STORM_S = 20.0
-"""The least length of a storm: the day is played in a part of it, the rest is settled in it."""
-CALM_S_MAX = 90.0
+STORM_S = (15.0, 120.0)
+"""How long a storm is: until there were enough faults of each kind, but no less and no more."""
+ENOUGH = 3
+"""Faults of each kind, and workers killed, in each storm."""
+UNHURRIED_S = 1.2
+"""How long an app at most waits before each request: a day of two seconds would meet little."""
+OPENING_S_MAX = 120.0
+"""How long the first funds may take: a busy machine is no failure."""
+CALM_S_MAX = 120.0
 """How long after a storm everything may take to end."""
 PATIENCE_S = 3.0
 """How long what is open may be under way before a sweep is made to come for it."""
@@ -43,34 +53,35 @@ type Key = tuple[str, str]
 type Item = Mapping[str, Mapping[str, str]]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Lived:
-    """A day that was lived through, its storm and what was found after it.
+    """A day that was lived through: what happened in its storm, and what was wrong after it.
 
-    `seconds`: of the storm and of the calm. `redriven`: letters that were redriven by hand.
+    `lost`: the answers that were, by operation. `died_at_work`: deliveries by a queue or a stream
+    that ended with their worker. `redriven`: letters of which an operator had to think.
     """
 
     seed: int
     sent: int
     accepted: int
+    debits: int
     injected: "Counter[str]"
     lost: "Counter[str]"
     killed: "Counter[str]"
     died_at_work: int
-    seconds: tuple[float, float]
     redriven: int
-    letters: int
-    debits: int
-    violations: list[str] = field(default_factory=list)
+    storm_s: float
+    calm_s: float
+    violations: Sequence[str]
 
     def line(self) -> str:
         """The day in one line."""
         faults = ", ".join(f"{number} {kind}" for kind, number in sorted(self.injected.items()))
         return (
-            f"seed {self.seed}: {self.accepted} of {self.sent} accepted, {self.debits} debits;"
-            f" {faults}; {sum(self.killed.values())} workers killed, {self.died_at_work} at work;"
-            f" {self.letters} letters, {self.redriven} redriven by hand;"
-            f" storm {self.seconds[0]:.0f} s, calm {self.seconds[1]:.0f} s;"
+            f"seed {self.seed}: {self.accepted} of {self.sent} accepted, {self.debits} debited;"
+            f" calls: {faults}; {self.killed.total()} workers killed, {self.died_at_work} at work;"
+            f" {self.redriven} letters redriven; {self.storm_s:.0f} s of storm, all ended"
+            f" {self.calm_s:.0f} s after it;"
             f" {len(self.violations)} violations"
         )
 
@@ -97,49 +108,43 @@ def live_through(over: StormyStack, seed: int) -> Lived:
     """Play the day in a storm, let everything end in the calm after it, and judge what is left."""
     run, stack = f"c{seed}", over.stack
     day = demo.read_day(run)
-    apis = {agent_id: _app(stack, agent_id) for agent_id in day.agent_ids}
+    apis = {agent_id: _app(stack, agent_id, seed) for agent_id in day.agent_ids}
     _open_wallets(stack, day, run)
     before = over.proxy.injected(), over.proxy.lost(), over.died_at_work()
-    began = time.monotonic()
-    print("opened", file=sys.stderr)
-    with storm(over, seed) as killed:
-        wallets.put(stack, [(r.detail_type, r.detail) for r in _credits(stack, day, f"{run}b")])
-        played = demo.play(day, apis)
-        print("played", time.monotonic()-began, file=sys.stderr)
-        _ask_for_refunds(stack, day, apis)
-        print("asked", time.monotonic()-began, file=sys.stderr)
-        time.sleep(max(0.0, STORM_S - (time.monotonic() - began)))
-    calm = time.monotonic()
-    redriven, violations = _let_it_end(stack, run)
-    print("calm", time.monotonic()-calm, file=sys.stderr)
+    passed, broke = threading.Event(), time.monotonic()
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        with storm(over, seed) as killed:
+            acting = pool.submit(_act, stack, day, apis, f"{run}b", passed)
+            _until_enough(lambda: over.proxy.injected() - before[0], killed, acting)
+        began = time.monotonic()
+        passed.set()
+        answers = acting.result()
+    redriven, violations = _let_it_end(stack)
     violations += _unanswered_refunds(stack, day, apis)
-    print("answered", time.monotonic()-calm, file=sys.stderr)
     rows = _read_rows(stack, run)
-    violations += judge(rows, day, run, played.answers)
+    violations += judge(rows, day, run, answers)
     report = audit.audit(stack, int(time.time()), lambda _: None)
     violations += [f"{each.promise}: {each.what}" for each in report.violations]
     return Lived(
-        seed,
-        day.size,
-        len({_key(each.sent) for each in played.answers if each.accepted}),
-        over.proxy.injected() - before[0],
-        over.proxy.lost() - before[1],
-        killed,
-        over.died_at_work() - before[2],
-        (calm - began, time.monotonic() - calm),
-        redriven,
-        len(Desk(stack, REAL).letters("all", {}, lambda _: None)),
-        sum(len(rows.posted(key)) for key in rows.transactions),
-        violations,
+        seed=seed,
+        sent=day.size,
+        accepted=len({_key(each.sent) for each in answers if each.accepted}),
+        debits=sum(len(rows.posted(key)) for key in rows.transactions),
+        injected=over.proxy.injected() - before[0],
+        lost=over.proxy.lost() - before[1],
+        killed=killed,
+        died_at_work=over.died_at_work() - before[2],
+        redriven=redriven,
+        storm_s=began - broke,
+        calm_s=time.monotonic() - began,
+        violations=violations,
     )
 
 
 def judge(rows: Rows, day: demo.Day, run: str, answers: Sequence[Answer]) -> list[str]:
     """What is not as it must be, in words: of what was accepted, what was posted, and credits."""
     found = list(_lost_or_open(rows, answers))
-    sent = {
-        (_key(each), each["amount"]) for upload in day.uploads for each in upload.transactions
-    }
+    sent = {(_key(each), each["amount"]) for upload in day.uploads for each in upload.transactions}
     for entry in rows.debits:
         key = _key_of_debit(entry)
         if entry["outcome"]["S"] == "posted" and (key, int(entry["amountMinor"]["N"])) not in sent:
@@ -170,31 +175,86 @@ def _lost_or_open(rows: Rows, answers: Sequence[Answer]) -> Iterator[str]:
 # --- the day --------------------------------------------------------------------------------
 
 
-def _app(stack: Stack, agent_id: str) -> AgentApi:
-    """An agent's app that is four times as eager as the demo's: a storm is short."""
+class _Unhurried(httpx.HTTPTransport):
+    """An agent who takes his time."""
+
+    def __init__(self, seed: str) -> None:
+        super().__init__()
+        self._chance = random.Random(seed)
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Send it after a moment."""
+        time.sleep(self._chance.uniform(0, UNHURRIED_S))
+        return super().handle_request(request)
+
+
+def _app(stack: Stack, agent_id: str, seed: int) -> AgentApi:
+    """An agent's app, four times as eager as the demo's to try again: a storm is short."""
     agents.enroll(stack, agent_id)
     return AgentApi(
-        stack.api_url, agents.token(stack, agent_id), pause=lambda s: time.sleep(s / 4)
+        stack.api_url,
+        agents.token(stack, agent_id),
+        pause=lambda seconds: time.sleep(seconds / 4),
+        transport=_Unhurried(f"{seed} {agent_id}"),
     )
+
+
+def _act(
+    stack: Stack,
+    day: demo.Day,
+    apis: dict[str, AgentApi],
+    credit_id: str,
+    passed: threading.Event,
+) -> list[Answer]:
+    """More funds, the day, and every refund of its evening while it is still being settled.
+
+    Until the storm has passed, agents go on to send again what they have sent.
+    """
+    more = _credits(stack, day, credit_id)
+    wallets.put(stack, [(each.detail_type, each.detail) for each in more])
+    answers = [*demo.play(day, apis).answers]
+    wallets.put(stack, [(refunds.REQUESTED, each.detail) for each in _office(stack, day)])
+    _by_agents(day, apis, lambda api, wanted: api.refund(wanted))
+    for upload in itertools.cycle(day.uploads):
+        if passed.is_set():
+            return answers
+        answers += demo._send(apis[upload.agent_id], upload)
+    raise AssertionError("a day has uploads")
+
+
+def _until_enough(
+    injected: Callable[[], "Counter[str]"], killed: "Counter[str]", acting: "Future[Any]"
+) -> None:
+    """Wait for the end of the storm, or of those who act in it, which is an error."""
+    began = time.monotonic()
+    while not acting.done():
+        lasted_s = time.monotonic() - began
+        enough = min(killed.total(), *(injected()[kind] for kind in FAULTS)) >= ENOUGH
+        if lasted_s >= STORM_S[1] or (enough and lasted_s >= STORM_S[0]):
+            return
+        time.sleep(POLL_S)
+
+
+def _by_agents(
+    day: demo.Day, apis: Mapping[str, AgentApi], ask: Callable[[AgentApi, Document], Answer]
+) -> list[Answer]:
+    """The refunds that agents ask for, each in its own thread."""
+    wishes = [wish.wanted for wish in day.wishes if wish.by_agent]
+    with ThreadPoolExecutor(max_workers=len(wishes)) as pool:
+        return list(pool.map(lambda wanted: ask(apis[wanted["agentId"]], wanted), wishes))
 
 
 def _open_wallets(stack: Stack, day: demo.Day, run: str) -> None:
     """Funds before the storm: a day of refusals would prove little."""
-    wallets.settle(stack, _credits(stack, day, run))
-    frozen = [wallets.status_change(stack, o.phone, "frozen", run) for o in day.openings if o.frozen]
-    wallets.settle(stack, frozen)
+    wallets.settle(stack, _credits(stack, day, run), OPENING_S_MAX)
+    frozen = [
+        wallets.status_change(stack, o.phone, "frozen", run) for o in day.openings if o.frozen
+    ]
+    wallets.settle(stack, frozen, OPENING_S_MAX)
 
 
 def _credits(stack: Stack, day: demo.Day, credit_id: str) -> list[wallets.Requested]:
     return [wallets.credit(stack, o.phone, o.opening, credit_id) for o in day.openings]
-
-
-def _ask_for_refunds(stack: Stack, day: demo.Day, apis: Mapping[str, AgentApi]) -> None:
-    """Every refund of the evening at once, while its transactions are still being settled."""
-    wallets.put(stack, [(refunds.REQUESTED, each.detail) for each in _office(stack, day)])
-    wishes = [wish.wanted for wish in day.wishes if wish.by_agent]
-    with ThreadPoolExecutor(max_workers=len(apis)) as pool:
-        list(pool.map(lambda wanted: apis[wanted["agentId"]].refund(wanted), wishes))
 
 
 def _office(stack: Stack, day: demo.Day) -> list[refunds.Asked]:
@@ -208,7 +268,7 @@ def _office(stack: Stack, day: demo.Day) -> list[refunds.Asked]:
 # --- the calm -------------------------------------------------------------------------------
 
 
-def _let_it_end(stack: Stack, run: str) -> tuple[int, list[str]]:
+def _let_it_end(stack: Stack) -> tuple[int, list[str]]:
     """Wait until nothing is open; how many letters were redriven, and what did not end.
 
     Hours pass here in seconds: the sweep is made to come for what is open, and an operator
@@ -224,10 +284,9 @@ def _let_it_end(stack: Stack, run: str) -> tuple[int, list[str]]:
         if not owed and not letters and not busy:
             return redriven, []
         if time.monotonic() > deadline:
-            return redriven, [
-                f"not ended after {CALM_S_MAX:.0f} s: {len(owed)} rows, {busy},"
-                f" letters {[(each['class'], each['status']) for each in letters]}"
-            ]
+            left = [(each["class"], each["status"]) for each in letters]
+            what = f"{len(owed)} rows, {busy}, letters {left}"
+            return redriven, [f"not ended after {CALM_S_MAX:.0f} s: {what}"]
         if time.monotonic() > patient_until:
             _hasten(stack, owed)
             redriven += _redrive(desk, letters)
@@ -259,30 +318,24 @@ def _redrive(desk: Desk, letters: Sequence[dict[str, Any]]) -> int:
 
 def _waiting(stack: Stack) -> dict[str, int]:
     """How many messages lie in each queue that is not empty, taken or not."""
-    found = {}
-    for name, url in stack.outputs.items():
-        if name.endswith("Url") and "/000000000000/" in url:
-            answer = stack.sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])
-            numbers = answer["Attributes"]
-            count = sum(int(numbers[each]) for each in numbers if each.startswith("Approximate"))
-            if count:
-                found[name] = count
-    return found
+    counts = {name: info._count(stack, url) for name, url in queues(stack).items()}
+    numbers = {name: each.waiting + each.in_flight + each.delayed for name, each in counts.items()}
+    return {name: number for name, number in numbers.items() if number}
 
 
-def _unanswered_refunds(stack: Stack, day: demo.Day, apis: dict[str, AgentApi]) -> list[str]:
-    """Requests that were put on the bus and left no trace; then every refund must have an end."""
-    asked = _office(stack, day)
+def _unanswered_refunds(stack: Stack, day: demo.Day, apis: Mapping[str, AgentApi]) -> list[str]:
+    """Refunds that were asked for and have no outcome, over the bus and over HTTP."""
     found = [
         f"the refund {each.refund.refund_id} of {each.refund.idempotency_key} is lost"
-        for each in asked
+        for each in _office(stack, day)
         if refunds._told(stack, each, new=False) is None
     ]
-    if not found:
-        given = demo.give_back(stack, day, apis)
-        ends = demo.await_ends([each.wanted for each in given], apis)
-        found = [f"{key} is {end['status']}" for key, end in ends.items() if _is_owed(end["status"])]
-    return found
+    answers = _by_agents(day, apis, refunds.ask_api)
+    return found + [
+        f"the refund of {_key(each.sent)} is answered {each.status}"
+        for each in answers
+        if each.retryable
+    ]
 
 
 # --- the tables -----------------------------------------------------------------------------

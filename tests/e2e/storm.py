@@ -5,6 +5,7 @@ the functions, so an AWS_ENDPOINT_URL there leads their clients through the prox
 else: deployment, tests and the engine's own deliveries speak to the engine directly.
 """
 
+import json
 import os
 import random
 import re
@@ -48,8 +49,14 @@ CLIENT_PATIENCE_MS = 2_000
 REST_S = 4
 """How long a message rests here that a killed worker held: the template's minute, made short."""
 
+RECEIVES_MAX = 3
+"""After how many receives a message is a letter here: the template's ten, made few."""
+
 KILLS_EVERY_S = (0.6, 2.0)
 """Least and longest time between two kills."""
+
+IDLE_SPARED_S = 1.0
+"""How long a kill is put off for a worker that is at work."""
 
 LOOK_S = 0.2
 """How often one looks which workers there are: none starts and ends in less."""
@@ -60,7 +67,10 @@ STARTER = (
 )
 """microburst draws from the module's generator, which nothing else in its process uses."""
 
-_WORKER = re.compile(r"\s*(\d+)\s+(\d+)\s.*ministack-lambda-(\S+)-[^-/]+/_worker\.py")
+_WORKER = re.compile(
+    r"\s*(?P<pid>\d+)\s+(?P<parent>\d+)\s+(?P<state>\S+)"
+    r"\s.*ministack-lambda-(?P<function>\S+)-[^-/]+/_worker\.py"
+)
 
 
 def _fails(service: str, code: str, status: int, **when: Any) -> dict[str, Any]:
@@ -89,7 +99,7 @@ FAULTS: Mapping[str, tuple[dict[str, Any], ...]] = {
         {
             "service": "*",
             "latency": {"min": CLIENT_PATIENCE_MS + 200, "max": CLIENT_PATIENCE_MS + 800},
-            "probability": 0.008,
+            "probability": 0.012,
         },
     ),
     "delayed": ({"service": "*", "latency": {"min": 20, "max": 300}, "probability": 0.08},),
@@ -151,6 +161,15 @@ class Proxy:
         return answer.json()
 
 
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A process of the engine's that runs one function; `busy`: it is computing this moment."""
+
+    pid: int
+    function: str
+    busy: bool
+
+
 @dataclass(frozen=True)
 class StormyStack:
     """A deployed stack, the proxy before its functions, and the engine that runs them."""
@@ -187,7 +206,6 @@ def stormy_stack(folder: Path, seed: int) -> Iterator[StormyStack]:
                 started = engine.running()
                 assert started is not None
                 stack = open_stack(Where())
-                _shorten_rests(stack)
                 yield StormyStack(stack, proxy, started, home() / "logs" / "engine.log")
             finally:
                 deploy.down()
@@ -202,6 +220,7 @@ def storm(over: StormyStack, seed: int) -> Iterator["Counter[str]"]:
     killed: Counter[str] = Counter()
     ended = threading.Event()
     thread = threading.Thread(target=_Executioner(over, seed, killed).work, args=(ended,))
+    _hasten(over.stack)
     over.proxy.break_loose()
     thread.start()
     try:
@@ -212,20 +231,20 @@ def storm(over: StormyStack, seed: int) -> Iterator["Counter[str]"]:
         over.proxy.calm_down()
 
 
-def workers(engine_pid: int) -> dict[str, list[int]]:
-    """The processes of each function that runs, or ran and waits for more work."""
+def workers(engine_pid: int) -> list[Worker]:
+    """The processes of functions that run, or ran and wait for more work."""
     listed = subprocess.run(
-        ["ps", "-A", "-ww", "-o", "pid=,ppid=,command="],  # noqa: S607 - wherever the system has it
+        ["ps", "-A", "-ww", "-o", "pid=,ppid=,stat=,command="],  # noqa: S607 - wherever it is
         capture_output=True,
         text=True,
         check=True,
     )
-    found: dict[str, list[int]] = {}
-    for line in listed.stdout.splitlines():
-        worker = _WORKER.match(line)
-        if worker is not None and int(worker[2]) == engine_pid:
-            found.setdefault(worker[3], []).append(int(worker[1]))
-    return found
+    found = [match for line in listed.stdout.splitlines() if (match := _WORKER.match(line))]
+    return [
+        Worker(int(each["pid"]), each["function"], each["state"].startswith("R"))
+        for each in found
+        if int(each["parent"]) == engine_pid
+    ]
 
 
 class _Executioner:
@@ -245,19 +264,25 @@ class _Executioner:
         """One kill after the other, until the storm is over."""
         due_s = self._next_s()
         while not ended.wait(LOOK_S):
-            found = workers(self._over.engine.pid)
-            for function, pids in found.items():
-                self._seen.setdefault(function, set()).update(pids)
-            started = self._over.started()
-            grown = [name for name in sorted(found) if started[name] >= len(self._seen[name])]
-            if grown and time.monotonic() >= due_s:
-                self._kill_one_of(grown, found)
+            ready = self._ready()
+            busy = [each for each in ready if each.busy]
+            overdue_s = time.monotonic() - due_s
+            if overdue_s >= 0 and (busy or (ready and overdue_s > IDLE_SPARED_S)):
+                self._kill_one_of(busy or ready)
                 due_s = self._next_s()
 
-    def _kill_one_of(self, functions: Sequence[str], found: Mapping[str, list[int]]) -> None:
-        function = self._chance.choice(functions)
+    def _ready(self) -> list[Worker]:
+        found = workers(self._over.engine.pid)
+        for each in found:
+            self._seen.setdefault(each.function, set()).add(each.pid)
+        started = self._over.started()
+        return [each for each in found if started[each.function] >= len(self._seen[each.function])]
+
+    def _kill_one_of(self, found: Sequence[Worker]) -> None:
+        function = self._chance.choice(sorted({each.function for each in found}))
+        victim = self._chance.choice([each for each in found if each.function == function])
         with suppress(ProcessLookupError):
-            os.kill(self._chance.choice(found[function]), signal.SIGKILL)
+            os.kill(victim.pid, signal.SIGKILL)
             self._killed[function] += 1
 
     def _next_s(self) -> float:
@@ -299,9 +324,18 @@ def _lead_functions_to(url: str, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(engine, "_engine_environment", stormy)
 
 
-def _shorten_rests(stack: Stack) -> None:
-    """What a killed worker held comes again within the test's patience."""
-    for name, url in stack.outputs.items():
-        if name.endswith("Url") and "/000000000000/" in url:
-            attributes: Any = {"VisibilityTimeout": str(REST_S)}
-            stack.sqs.set_queue_attributes(QueueUrl=url, Attributes=attributes)
+def queues(stack: Stack) -> dict[str, str]:
+    """The address of each queue, by its name among the outputs."""
+    return {name: url for name, url in stack.outputs.items() if "/000000000000/" in url}
+
+
+def _hasten(stack: Stack) -> None:
+    """What a killed worker held comes again, or is a letter, within the test's patience."""
+    for url in queues(stack).values():
+        attributes: Any = {"VisibilityTimeout": str(REST_S)}
+        there = stack.sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["RedrivePolicy"])
+        policy = there.get("Attributes", {}).get("RedrivePolicy")
+        if policy is not None:
+            letter_after = {"maxReceiveCount": RECEIVES_MAX}
+            attributes["RedrivePolicy"] = json.dumps(json.loads(policy) | letter_after)
+        stack.sqs.set_queue_attributes(QueueUrl=url, Attributes=attributes)

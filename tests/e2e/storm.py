@@ -170,6 +170,37 @@ class Worker:
     busy: bool
 
 
+@dataclass
+class EngineLog:
+    """What the engine says of its workers, read as it is written."""
+
+    path: Path
+    _started: "Counter[str]" = field(default_factory=Counter)
+    _died: int = 0
+    _read: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def started(self) -> "Counter[str]":
+        """How many workers of each function have ever been ready for work."""
+        self._read_on()
+        return self._started
+
+    def died_at_work(self) -> int:
+        """How many deliveries by a queue or a stream have ended with their worker's death."""
+        self._read_on()
+        return self._died
+
+    def _read_on(self) -> None:
+        with self._lock, self.path.open("rb") as log:
+            log.seek(self._read)
+            text = log.read()
+            whole = text[: text.rfind(b"\n") + 1]
+            self._read += len(whole)
+            said = whole.decode(errors="replace")
+            self._started.update(re.findall(r"Lambda worker spawned for (\S+)", said))
+            self._died += said.count("errorMessage=Worker process died")
+
+
 @dataclass(frozen=True)
 class StormyStack:
     """A deployed stack, the proxy before its functions, and the engine that runs them."""
@@ -177,18 +208,7 @@ class StormyStack:
     stack: Stack
     proxy: Proxy
     engine: engine.Engine
-    log_path: Path
-
-    def died_at_work(self) -> int:
-        """How many invocations have ended with their worker's death."""
-        return self._log().count("errorMessage=Worker process died")
-
-    def started(self) -> "Counter[str]":
-        """How many workers of each function have ever been ready for work."""
-        return Counter(re.findall(r"Lambda worker spawned for (\S+)", self._log()))
-
-    def _log(self) -> str:
-        return self.log_path.read_text(encoding="utf-8")
+    log: "EngineLog"
 
 
 @contextmanager
@@ -206,7 +226,8 @@ def stormy_stack(folder: Path, seed: int) -> Iterator[StormyStack]:
                 started = engine.running()
                 assert started is not None
                 stack = open_stack(Where())
-                yield StormyStack(stack, proxy, started, home() / "logs" / "engine.log")
+                log = EngineLog(home() / "logs" / "engine.log")
+                yield StormyStack(stack, proxy, started, log)
             finally:
                 deploy.down()
 
@@ -275,7 +296,7 @@ class _Executioner:
         found = workers(self._over.engine.pid)
         for each in found:
             self._seen.setdefault(each.function, set()).add(each.pid)
-        started = self._over.started()
+        started = self._over.log.started()
         return [each for each in found if started[each.function] >= len(self._seen[each.function])]
 
     def _kill_one_of(self, found: Sequence[Worker]) -> None:
@@ -304,7 +325,7 @@ def _microburst(upstream: str, seed: int) -> Iterator[Proxy]:
         eventually(lambda: _answers(proxy) or None, "an answer from microburst")
         yield proxy
     finally:
-        process.terminate()
+        process.kill()  # asked politely, it waits a minute for connections that nobody uses
         process.wait()
 
 

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from typing import Any
 import httpx
 
 from tests.e2e.actors import sweep
-from tests.e2e.storm import FAULTS, StormyStack, queues, storm, stormy_stack
+from tests.e2e.storm import FAULTS, Harm, StormyStack, queues, storm, stormy_stack
 from wakala import agents, audit, demo, info, refunds, wallets
 from wakala.desk import REAL, Desk, Move, Order
 from wakala.home import checkout
@@ -57,18 +57,15 @@ type Item = Mapping[str, Mapping[str, str]]
 class Lived:
     """A day that was lived through: what happened in its storm, and what was wrong after it.
 
-    `lost`: the answers that were, by operation. `died_at_work`: deliveries by a queue or a stream
-    that ended with their worker. `redriven`: letters of which an operator had to think.
+    `killed`: workers by function. `redriven`: letters that an operator had to redrive.
     """
 
     seed: int
     sent: int
     accepted: int
     debits: int
-    injected: "Counter[str]"
-    lost: "Counter[str]"
+    harm: Harm
     killed: "Counter[str]"
-    died_at_work: int
     redriven: int
     storm_s: float
     calm_s: float
@@ -76,10 +73,13 @@ class Lived:
 
     def line(self) -> str:
         """The day in one line."""
-        faults = ", ".join(f"{number} {kind}" for kind, number in sorted(self.injected.items()))
+        faults = ", ".join(
+            f"{number} {kind}" for kind, number in sorted(self.harm.injected.items())
+        )
         return (
             f"seed {self.seed}: {self.accepted} of {self.sent} accepted, {self.debits} debited;"
-            f" calls: {faults}; {self.killed.total()} workers killed, {self.died_at_work} at work;"
+            f" calls: {faults};"
+            f" {self.killed.total()} workers killed, {self.harm.died_at_work} at work;"
             f" {self.redriven} letters redriven; {self.storm_s:.0f} s of storm, all ended"
             f" {self.calm_s:.0f} s after it;"
             f" {len(self.violations)} violations"
@@ -110,18 +110,11 @@ def live_through(over: StormyStack, seed: int) -> Lived:
     day = demo.read_day(run)
     apis = {agent_id: _app(stack, agent_id, seed) for agent_id in day.agent_ids}
     _open_wallets(stack, day, run)
-    before = over.proxy.injected(), over.proxy.lost(), over.log.died_at_work()
-
-    def happened() -> Iterable[int]:
-        faults = over.proxy.injected() - before[0]
-        died = over.log.died_at_work() - before[2]
-        return (*(faults[kind] for kind in FAULTS), died)
-
-    passed, broke = threading.Event(), time.monotonic()
+    before, broke, passed = over.harm(), time.monotonic(), threading.Event()
     with ThreadPoolExecutor(max_workers=1) as pool:
         with storm(over, seed) as killed:
             acting = pool.submit(_act, stack, day, apis, f"{run}b", passed)
-            _until_enough(happened, acting)
+            _until_enough(over, before, acting)
         began = time.monotonic()
         passed.set()
         answers = acting.result()
@@ -136,10 +129,8 @@ def live_through(over: StormyStack, seed: int) -> Lived:
         sent=day.size,
         accepted=len({_key(each.sent) for each in answers if each.accepted}),
         debits=sum(len(rows.posted(key)) for key in rows.transactions),
-        injected=over.proxy.injected() - before[0],
-        lost=over.proxy.lost() - before[1],
+        harm=over.harm() - before,
         killed=killed,
-        died_at_work=over.log.died_at_work() - before[2],
         redriven=redriven,
         storm_s=began - broke,
         calm_s=time.monotonic() - began,
@@ -228,12 +219,14 @@ def _act(
     raise AssertionError("a day has uploads")
 
 
-def _until_enough(happened: Callable[[], Iterable[int]], acting: "Future[Any]") -> None:
+def _until_enough(over: StormyStack, before: Harm, acting: "Future[Any]") -> None:
     """Wait for the end of the storm, or of those who act in it, which is an error."""
     began = time.monotonic()
     while not acting.done():
         lasted_s = time.monotonic() - began
-        if lasted_s >= STORM_S[1] or (lasted_s >= STORM_S[0] and min(happened()) >= ENOUGH):
+        if lasted_s >= STORM_S[1] or (
+            lasted_s >= STORM_S[0] and (over.harm() - before).least() >= ENOUGH
+        ):
             return
         time.sleep(POLL_S)
 
@@ -419,13 +412,13 @@ def _print_totals(days: Sequence[Lived]) -> None:
     totals = table("what", "number", right=frozenset({"number"}))
     totals.add_row("days", str(len(days)))
     for kind in FAULTS:
-        totals.add_row(f"calls {kind}", f"{sum(day.injected[kind] for day in days):,}")
+        totals.add_row(f"calls {kind}", f"{sum(day.harm.injected[kind] for day in days):,}")
     killed = sum((day.killed for day in days), Counter[str]())
     for function, number in sorted(killed.items()):
         totals.add_row(f"workers killed: {function}", str(number))
     for what, number in (
         ("workers killed", killed.total()),
-        ("of them at work", sum(day.died_at_work for day in days)),
+        ("of them at work", sum(day.harm.died_at_work for day in days)),
         ("transactions sent", sum(day.sent for day in days)),
         ("transactions accepted", sum(day.accepted for day in days)),
         ("debits posted", sum(day.debits for day in days)),

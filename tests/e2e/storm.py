@@ -49,8 +49,8 @@ CLIENT_PATIENCE_MS = 2_000
 REST_S = 4
 """How long a message rests here that a killed worker held: the template's minute, made short."""
 
-RECEIVES_MAX = 3
-"""After how many receives a message is a letter here: the template's ten, made few."""
+RECEIVES_MAX = 2
+"""After how many receives a message is a letter here: the template's ten or five, made few."""
 
 KILLS_EVERY_S = (0.6, 2.0)
 """Least and longest time between two kills."""
@@ -201,6 +201,31 @@ class EngineLog:
             self._died += said.count("errorMessage=Worker process died")
 
 
+@dataclass(frozen=True, slots=True)
+class Harm:
+    """What was done to the functions.
+
+    `injected`: faults by kind. `lost`: the answers that were, by operation. `died_at_work`:
+    deliveries by a queue or a stream that ended with their worker.
+    """
+
+    injected: "Counter[str]"
+    lost: "Counter[str]"
+    died_at_work: int
+
+    def __sub__(self, earlier: "Harm") -> "Harm":
+        """What was done since."""
+        return Harm(
+            self.injected - earlier.injected,
+            self.lost - earlier.lost,
+            self.died_at_work - earlier.died_at_work,
+        )
+
+    def least(self) -> int:
+        """How often the rarest of all has happened."""
+        return min(self.died_at_work, *(self.injected[kind] for kind in FAULTS))
+
+
 @dataclass(frozen=True)
 class StormyStack:
     """A deployed stack, the proxy before its functions, and the engine that runs them."""
@@ -209,6 +234,10 @@ class StormyStack:
     proxy: Proxy
     engine: engine.Engine
     log: "EngineLog"
+
+    def harm(self) -> Harm:
+        """What was done to its functions so far."""
+        return Harm(self.proxy.injected(), self.proxy.lost(), self.log.died_at_work())
 
 
 @contextmanager

@@ -30,52 +30,59 @@ def test_a_day_in_a_storm_loses_nothing_and_debits_nothing_twice(over: StormySta
 
     assert not lived.violations, "\n".join([lived.line(), *lived.violations])
     assert lived.accepted == 288  # as on a day without a storm
-    assert {kind: lived.injected[kind] >= ENOUGH for kind in FAULTS} == dict.fromkeys(FAULTS, True)
-    assert lived.killed.total() >= lived.died_at_work >= ENOUGH
-    assert lived.lost["TransactWriteItems"] + lived.lost["PutItem"] > 0
+    assert {kind: lived.harm.injected[kind] >= ENOUGH for kind in FAULTS} == dict.fromkeys(
+        FAULTS, True
+    )
+    assert lived.killed.total() >= lived.harm.died_at_work >= ENOUGH
+    assert lived.harm.lost["TransactWriteItems"] + lived.harm.lost["PutItem"] > 0
     assert set(over.proxy.calls()) == set(SERVICES)  # nobody's but the functions'
 
 
-def test_the_judge_sees_what_is_lost_open_doubled_or_changed() -> None:
+DAY = demo.read_day("x")
+SENT = next(each for each in DAY.uploads if len(each.transactions) == 1).transactions[0]
+CREDITED = [
+    {
+        "phone": {"S": opening.phone},
+        "txId": {"S": f"credit#cli#{credit_id}"},
+        "outcome": {"S": "posted"},
+    }
+    for opening in DAY.openings
+    for credit_id in ("x", "xb")
+]
+
+
+def _row(status: str) -> dict[tuple[str, str], Item]:
+    key = SENT["agentId"], SENT["idempotencyKey"]
+    return {key: {"status": {"S": status}, "amountMinor": {"N": str(SENT["amount"])}}}
+
+
+def _debit(minor: int = SENT["amount"], key: str = SENT["idempotencyKey"]) -> Item:
+    return {
+        "txId": {"S": f"debit#{SENT['agentId']}#{key}"},
+        "outcome": {"S": "posted"},
+        "amountMinor": {"N": str(minor)},
+    }
+
+
+@pytest.mark.parametrize(
+    ("rows", "wrong"),
+    [
+        (Rows(_row("synced"), [_debit()], CREDITED), 0),
+        (Rows(_row("failed"), [], CREDITED), 0),
+        (Rows({}, [], CREDITED), 1),
+        (Rows(_row("queued"), [], CREDITED), 1),
+        (Rows(_row("held"), [], CREDITED), 1),
+        (Rows(_row("synced"), [], CREDITED), 1),
+        (Rows(_row("synced"), [_debit(), _debit()], CREDITED), 1),
+        (Rows(_row("synced"), [_debit(SENT["amount"] + 1)], CREDITED), 2),
+        (Rows(_row("failed"), [_debit()], CREDITED), 1),
+        (Rows(_row("synced"), [_debit(), _debit(1, "x-nobody")], CREDITED), 1),
+        (Rows(_row("synced"), [_debit()], CREDITED[1:]), 1),
+        (Rows(_row("synced"), [_debit()], [*CREDITED, CREDITED[0]]), 1),
+    ],
+)
+def test_the_judge_sees_what_is_lost_open_doubled_or_changed(rows: Rows, wrong: int) -> None:
     """A judge that accepts everything would make every storm a fine day."""
-    day = demo.read_day("x")
-    upload = next(each for each in day.uploads if len(each.transactions) == 1)
-    sent = upload.transactions[0]
-    agent_id, key, amount = sent["agentId"], sent["idempotencyKey"], sent["amount"]
-    answers = [Answer(sent, 202, {}, replayed=False, took_ms=1.0)]
-    credited = [
-        {
-            "phone": {"S": opening.phone},
-            "txId": {"S": f"credit#cli#{credit_id}"},
-            "outcome": {"S": "posted"},
-        }
-        for opening in day.openings
-        for credit_id in ("x", "xb")
-    ]
+    answers = [Answer(SENT, 202, {}, replayed=False, took_ms=1.0)]
 
-    def row(status: str) -> dict[tuple[str, str], Item]:
-        return {(agent_id, key): {"status": {"S": status}, "amountMinor": {"N": str(amount)}}}
-
-    def debit(minor: int, of: str = key) -> Item:
-        return {
-            "txId": {"S": f"debit#{agent_id}#{of}"},
-            "outcome": {"S": "posted"},
-            "amountMinor": {"N": str(minor)},
-        }
-
-    def wrong(rows: Rows) -> int:
-        return len(judge(rows, day, "x", answers))
-
-    once = debit(amount)
-    assert wrong(Rows(row("synced"), [once], credited)) == 0
-    assert wrong(Rows(row("failed"), [], credited)) == 0
-    assert wrong(Rows({}, [], credited)) == 1
-    assert wrong(Rows(row("queued"), [], credited)) == 1
-    assert wrong(Rows(row("held"), [], credited)) == 1
-    assert wrong(Rows(row("synced"), [], credited)) == 1
-    assert wrong(Rows(row("synced"), [once, once], credited)) == 1
-    assert wrong(Rows(row("synced"), [debit(amount + 1)], credited)) == 2
-    assert wrong(Rows(row("failed"), [once], credited)) == 1
-    assert wrong(Rows(row("synced"), [once, debit(1, "x-nobody")], credited)) == 1
-    assert wrong(Rows(row("synced"), [once], credited[1:])) == 1
-    assert wrong(Rows(row("synced"), [once], [*credited, credited[0]])) == 1
+    assert len(judge(rows, DAY, "x", answers)) == wrong

@@ -183,7 +183,7 @@ class EngineLog:
     def started(self) -> "Counter[str]":
         """How many workers of each function have ever been ready for work."""
         self._read_on()
-        return self._started
+        return self._started.copy()
 
     def died_at_work(self) -> int:
         """How many deliveries by a queue or a stream have ended with their worker's death."""
@@ -309,6 +309,9 @@ class _Executioner:
         self._chance = random.Random(seed)
         self._killed = killed
         self._seen: dict[str, set[int]] = {}
+        self._earlier = over.log.started()
+        for each in workers(over.engine.pid):  # the storm finds them ready
+            self._earlier[each.function] -= 1
 
     def work(self, ended: threading.Event) -> None:
         """One kill after the other, until the storm is over."""
@@ -326,6 +329,7 @@ class _Executioner:
         for each in found:
             self._seen.setdefault(each.function, set()).add(each.pid)
         started = self._over.log.started()
+        started.subtract(self._earlier)
         return [each for each in found if started[each.function] >= len(self._seen[each.function])]
 
     def _kill_one_of(self, found: Sequence[Worker]) -> None:

@@ -18,8 +18,8 @@ SEED = 20_260_731
 
 @pytest.fixture(scope="module")
 def over() -> Iterator[StormyStack]:
-    """A stack of its own: no other test lives in its storm."""
-    with stormy_stack(checkout() / ".wakala" / "chaos", SEED) as stack:
+    """A stack of its own: no other test lives in its storm, nor does `make chaos`."""
+    with stormy_stack(checkout() / ".wakala" / "e2e-chaos", SEED) as stack:
         yield stack
 
 

@@ -83,6 +83,7 @@ def _debit(minor: int = SENT["amount"], key: str = SENT["idempotencyKey"]) -> It
 )
 def test_the_judge_sees_what_is_lost_open_doubled_or_changed(rows: Rows, wrong: int) -> None:
     """A judge that accepts everything would make every storm a fine day."""
-    answers = [Answer(SENT, 202, {}, replayed=False, took_ms=1.0)]
+    view = {"idempotencyKey": SENT["idempotencyKey"], "status": "queued"}
+    answers = [Answer(SENT, 202, view, replayed=False, took_ms=1.0)]
 
     assert len(judge(rows, DAY, "x", answers)) == wrong

@@ -7,7 +7,7 @@ PINS   := --quiet --generate-hashes --no-emit-index-url --no-emit-find-links \
           --python-version 3.13 --custom-compile-command "make pins"
 
 .DEFAULT_GOAL := help
-.PHONY: help run stop test check lint types soak openapi invoke pins clean
+.PHONY: help run stop test check lint types soak chaos openapi invoke pins clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -21,6 +21,10 @@ stop: ## End what `make run` started
 
 test: lint types ## The whole suite: style, types and every test
 	$(BIN)/pytest
+
+chaos: $(READY) ## Days of the demo in a storm of faults, one after the other (MINUTES=…, SEED=…)
+	PYTHONPATH=services:sdk $(BIN)/python -m tests.e2e.chaos --minutes $(or $(MINUTES),10) \
+	  $(if $(SEED),--seed $(SEED))
 
 check: lint types ## The quick part of it: style, types, unit and shape tests
 	$(BIN)/pytest tests/unit tests/shape

@@ -58,17 +58,10 @@ class DynamoDeadLetters:
         purge_at_s = self._purge_at_s(letter)
         if purge_at_s is not None:
             items_ = [item | {"purgeAt": {"N": str(purge_at_s)}} for item in items_]
-        puts = [
-            {
-                "Put": {
-                    "TableName": self._table,
-                    "Item": item,
-                    "ConditionExpression": "attribute_not_exists(id)",
-                }
-            }
-            for item in items_
-        ]
-        return self._transact([*puts, *self._row(row)])
+        puts = [{"TableName": self._table, "Item": item} for item in items_]
+        # A record has no life of its own: what is left of one whose letter was purged may go.
+        puts[0]["ConditionExpression"] = "attribute_not_exists(id)"
+        return self._transact([*({"Put": put} for put in puts), *self._row(row)])
 
     def find(self, letter_id: str) -> Letter | None:
         """The letter as of now."""

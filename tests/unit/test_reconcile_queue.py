@@ -410,6 +410,21 @@ def test_each_wallet_rests_by_its_own_count(world: World) -> None:
     ]
 
 
+def test_where_everything_is_done_nothing_is_given_back(world: World) -> None:
+    """A call without an entry is an error to SQS."""
+    asked: list[Sequence[tuple[str, int]]] = []
+
+    answer = consumer(
+        settle_phone=lambda movements: [Dropped()] * len(movements),
+        delivery_failures=world.delivery_failures,
+        give_back=asked.append,
+        receives_max=RECEIVES_MAX,
+        clock=world.clock,
+    ).handle_batch([record(debit(), "1")])
+
+    assert (answer, asked) == ({"batchItemFailures": []}, [])
+
+
 @pytest.mark.parametrize("error", [Unavailable("ThrottlingException"), RuntimeError("receipt")])
 def test_a_group_that_cannot_be_given_back_early_still_comes_again_and_alone(
     world: World, error: Exception

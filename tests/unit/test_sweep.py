@@ -246,10 +246,21 @@ def test_a_run_ends_at_its_deadline_and_the_next_one_goes_on(town: Town) -> None
         return call.proceed()
 
     town.open = around(town.open, slow)
-    town.limits = replace(town.limits, deadline_ms=town.clock.now_ms() + 5_000)
+    town.limits = replace(town.limits, deadline_ms=town.clock.now_ms() + 6_000)
     assert town.sweep().sent_again == 3  # at 0, 2 and 4 s
     town.limits = replace(town.limits, deadline_ms=2**63)
     assert town.sweep().sent_again == 7
+
+
+@pytest.mark.parametrize("status", sorted(set(Status) - {Status.QUEUED, Status.REFUND_REQUESTED}))
+def test_what_is_in_the_index_and_not_open_is_nobodys_to_move(town: Town, status: Status) -> None:
+    """Nothing of ours leaves a row so; whatever did, the sweep makes it no worse."""
+    town.accept("k-1")
+    town.put(replace(town.row(), status=status, next_sweep_at_ms=0))
+    before = town.row()
+
+    assert town.sweep().sent_again == 0
+    assert town.row() == before
 
 
 def test_nothing_is_sent_again_while_the_queue_is_over_its_backlog_but_expiry_goes_on() -> None:

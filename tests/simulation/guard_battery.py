@@ -55,7 +55,8 @@ class Recorded:
 
     def bounded(self, tests: Iterable[str], seconds: float) -> list[str]:
         """As many of them as take no longer than that, the quickest first."""
-        chosen, sum_s = [], 0.0
+        chosen: list[str] = []
+        sum_s = 0.0
         for test in self.in_order(tests):
             sum_s += self.seconds.get(test, 0.0)
             if chosen and sum_s > seconds:

@@ -8,8 +8,7 @@ order; a validator's constraint, an error's handler, a sorting, or a step that i
 import ast
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 
 from tests.simulation.guard_sources import MODULES, module_name
 from tests.template import ROOT
@@ -23,7 +22,17 @@ TELLING = frozenset({"count", "count_by", "log_failure", "_tell", "_report", "as
 """Calls that only tell, or cannot be reached."""
 
 CONSTRAINTS = frozenset(
-    {"strict", "extra", "hide_input_in_errors", "ge", "le", "pattern", "max_length", "validate", "ConsistentRead"}
+    {
+        "strict",
+        "extra",
+        "hide_input_in_errors",
+        "ge",
+        "le",
+        "pattern",
+        "max_length",
+        "validate",
+        "ConsistentRead",
+    }
     | {"object_pairs_hook", "parse_constant", "parse_int"}
 )
 """Keywords by which somebody else is asked to check."""
@@ -67,12 +76,9 @@ def all_broken(path: str, tree: ast.Module | None = None) -> list[Broken]:
     numbered = []
     for each in found:
         met[str(each)] += 1
-        if met[str(each)] > 1:
-            text = f"{each.text} (no. {met[str(each)]})"
-            each = Broken(
-                each.module, each.where, text, each.change, each.lines, each.in_function, each.apply
-            )
-        numbered.append(each)
+        number = met[str(each)]
+        text = each.text if number == 1 else f"{each.text} (no. {number})"
+        numbered.append(replace(each, text=text))
     return numbered
 
 
@@ -116,43 +122,45 @@ class _Finder:
                 yield self._swapped(body, index)
             yield from self.statement(body, index, statement)
 
-    def statement(
-        self, body: list[ast.stmt], index: int, statement: ast.stmt
-    ) -> Iterator[Broken]:
+    def statement(self, body: list[ast.stmt], index: int, statement: ast.stmt) -> Iterator[Broken]:
         match statement:
-            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-                if name not in TOLD:
-                    yield from self._inside(statement)
+            case ast.FunctionDef() | ast.ClassDef():
+                yield from self.inside(statement)
             case ast.If():
                 yield from self.chain(statement)
             case ast.While() | ast.For() | ast.With():
                 yield from self.parts(statement)
                 yield from self.block(statement.body)
             case ast.Try():
-                yield from self.block(statement.body)
-                for handler in statement.handlers:
-                    yield from self.handler(handler)
-                yield from self.block(statement.orelse)
+                yield from self.attempt(statement)
             case ast.Match():
-                yield from self.expression(statement, "subject")
-                for case in statement.cases:
-                    if case.guard is not None:
-                        yield from self.condition(case, "guard", exits=False)
-                    yield from self.block(case.body)
-            case ast.Expr(value=ast.Call() as call) if not _is_telling(call):
-                yield self.broken(statement, "left out", _replace(body, index, ast.Pass()))
-                yield from self.parts(statement)
-            case ast.AugAssign():
-                yield self.broken(statement, "left out", _replace(body, index, ast.Pass()))
-                yield from self.parts(statement)
+                yield from self.cases(statement)
             case ast.Expr(value=ast.Constant()) | ast.Import() | ast.ImportFrom():
                 return
-            case ast.Expr(value=ast.Call()):
+            case ast.Expr() if _is_telling(statement.value):
                 return
+            case ast.Expr() | ast.AugAssign():
+                yield self.broken(statement, "left out", _replace(body, index, ast.Pass()))
+                yield from self.parts(statement)
             case _:
                 yield from self.parts(statement)
 
-    def _inside(self, statement: ast.FunctionDef | ast.ClassDef) -> Iterator[Broken]:
+    def attempt(self, statement: ast.Try) -> Iterator[Broken]:
+        yield from self.block(statement.body)
+        for handler in statement.handlers:
+            yield from self.handler(handler)
+        yield from self.block(statement.orelse)
+
+    def cases(self, statement: ast.Match) -> Iterator[Broken]:
+        yield from self.expression(statement, "subject")
+        for case in statement.cases:
+            if case.guard is not None:
+                yield from self.condition(case, "guard", exits=False)
+            yield from self.block(case.body)
+
+    def inside(self, statement: ast.FunctionDef | ast.ClassDef) -> Iterator[Broken]:
+        if statement.name in TOLD:
+            return
         self.names.append(statement.name)
         self.depth += isinstance(statement, ast.FunctionDef)
         yield from self.block(statement.body)
@@ -285,6 +293,8 @@ class _Finder:
                 yield from self.call(whole, "", node)
             case ast.IfExp() | ast.NamedExpr():
                 yield from self.parts(node)
+            case _:
+                return
 
     def bound(
         self, node: ast.Compare, index: int, sign: ast.cmpop, whole: ast.expr
@@ -331,23 +341,24 @@ def _is_rule(statement: ast.stmt | None) -> bool:
 
 
 def _is_condition(node: ast.expr) -> bool:
-    return isinstance(node, ast.Compare | ast.UnaryOp | ast.BoolOp) or (
-        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _PREDICATES
-    )
-
-
-_PREDICATES = frozenset({"isinstance", "any", "all"})
+    match node:
+        case ast.Compare() | ast.UnaryOp() | ast.BoolOp():
+            return True
+        case ast.Call(func=ast.Name("isinstance" | "any" | "all")):
+            return True
+        case _:
+            return False
 
 
 def _ends(body: list[ast.stmt]) -> bool:
     return isinstance(body[-1], ast.Raise | ast.Return | ast.Continue | ast.Break)
 
 
-def _is_telling(call: ast.Call) -> bool:
-    match call.func:
-        case ast.Name(name):
+def _is_telling(node: ast.expr) -> bool:
+    match node:
+        case ast.Call(func=ast.Name(name)):
             return name in TELLING
-        case ast.Attribute(value=ast.Name("logger")):
+        case ast.Call(func=ast.Attribute(value=ast.Name("logger"))):
             return True
         case _:
             return False

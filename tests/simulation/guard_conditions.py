@@ -59,7 +59,7 @@ class Weakened:
 
     def __str__(self) -> str:
         guard = self.guard
-        return " | ".join((guard.writer, guard.action, guard.item, guard.clause, self.change))
+        return f"{guard.writer} | {guard.action} | {guard.item} | {guard.clause} | {self.change}"
 
 
 @dataclass
@@ -143,7 +143,7 @@ def item_kind(asked: Json) -> str:
 
 
 def clauses(asked: Json) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Each clause of the condition, with names for their placeholders, and what can be done to it."""
+    """Each clause of the condition, with its names spelt out, and what can be done to it."""
     yield from _clauses(asked["ConditionExpression"], _names(asked), _numbers(asked))
 
 

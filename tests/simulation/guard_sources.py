@@ -146,15 +146,16 @@ def put_in_place(path: str, tree: ast.Module, where: str) -> None:
         if isinstance(found, type | ModuleType) and hasattr(found, name):
             names.append(name)
             found = inspect.getattr_static(found, name)
-    function = inspect.unwrap(found.fget if isinstance(found, property) else found)
+    plain: Any = found.fget if isinstance(found, property) else found
+    function = inspect.unwrap(plain) if callable(plain) else plain
     if isinstance(function, FunctionType):
         [made] = [each for each in _codes(code) if each.co_qualname == ".".join(names)]
         function.__code__ = made
         return
-    anew = {"__name__": module.__name__}
+    anew: dict[str, Any] = {"__name__": module.__name__}
     exec(code, anew)  # noqa: S102
     for name, value in anew.items():
-        if isinstance(value, TypeAliasType) or hasattr(value, "model_validate"):
+        if type(value) is TypeAliasType or hasattr(value, "model_validate"):
             setattr(module, name, value)
 
 

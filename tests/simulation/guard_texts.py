@@ -11,11 +11,11 @@ HEAD = """\
 
 Written by `make guards`; [proof.md](proof.md) says what else is proved. Nothing here is a list kept
 by hand. **Conditions** are recorded as the adapters send them while the contract suites run on the
-simulated engine, and cut into clauses by that engine's own parser. A clause is broken at the engine,
-in the request, where our code cannot know: dropped; a bound moved by one; an equal number accepted
-from above (never from below: attempts, versions, revisions and totals only rise). **Code** guards
-are found in the syntax of the modules below: a condition that never or always holds, or loses a
-part; a bound off by one; rules in another order; a validator's constraint, an error's handler, a
+simulated engine, and cut into clauses by that engine's own parser. A clause is broken at the
+engine, in the request, where our code cannot know: dropped; a bound moved by one; an equal number
+accepted from above (never from below: attempts, versions, revisions and totals only rise). **Code**
+guards are found in the syntax of the modules below: a condition that never or always holds, or
+loses a part; a bound off by one; rules in another order; a validator's constraint, an error's handler, a
 sorting or a step left out.
 
 Each mutant gets those tests that can tell: in which its clause decides otherwise, or which run its
@@ -23,7 +23,7 @@ line. They run in one process, the quickest first, up to the first that is red: 
 on the fakes and on the simulated engine, the unit tests, the interleavings. What nothing catches
 is either **redundant**, with the reason, or a missing test, which was then written.
 
-| Clauses | Guards in code | Mutants | Caught by a test | By the clock alone | Redundant | By nothing |
+| Clauses | Guards in code | Mutants | Caught by a test | By the clock | Redundant | By nothing |
 |--:|--:|--:|--:|--:|--:|--:|
 | {clauses} | {guards} | {mutants} | {caught} | {late} | {redundant} | {nothing} |
 """
@@ -35,18 +35,42 @@ _ONCE = "an id has one outcome, which is never overwritten"
 KEEPS: Mapping[tuple[str, str, str], str] = {
     ("", _ROW, "attribute_not_exists(idempotencyKey)"): "P1: a key means one thing, for good",
     ("", _ROW, "status = :queued"): "P1, P5: what is settled, cancelled, held or expired stays so",
-    ("", _ROW, "fingerprint = :fingerprint"): "P1: a message moves the row of its own request alone",
+    (
+        "",
+        _ROW,
+        "fingerprint = :fingerprint",
+    ): "P1: a message moves the row of its own request alone",
     ("", _ROW, "status = :status"): "P5: only what is still open is sent again",
     ("", _ROW, "attempt = :seen"): "P8: one look sends again once",
     ("", _ROW, "expiresAt = :seen"): "P5: a row that was given more time does not expire",
-    ("", _ROW, "status = :seen_status"): "P5, P8: a row moves from where it was seen, or not at all",
-    ("", _ROW, "fingerprint = :seen_fingerprint"): "P1: a purged key that was sent again is another",
+    (
+        "",
+        _ROW,
+        "status = :seen_status",
+    ): "P5, P8: a row moves from where it was seen, or not at all",
+    (
+        "",
+        _ROW,
+        "fingerprint = :seen_fingerprint",
+    ): "P1: a purged key that was sent again is another",
     ("", _ROW, "attempt = :seen_attempt"): "P8: a row that was sent again since is somebody else's",
-    ("", _ROW, "attribute_not_exists(refundedMinor)"): "P4, P6: no refund was posted since the look",
-    ("", _ROW, "refundedMinor = :seen_refundedMinor"): "P4, P6: no refund was posted since the look",
+    (
+        "",
+        _ROW,
+        "attribute_not_exists(refundedMinor)",
+    ): "P4, P6: no refund was posted since the look",
+    (
+        "",
+        _ROW,
+        "refundedMinor = :seen_refundedMinor",
+    ): "P4, P6: no refund was posted since the look",
     ("", _ROW, "attribute_not_exists(refundRequest)"): "P5: nobody began to wait since the look",
     ("", _ROW, "refundRequest = :seen_refundRequest"): "P5: who waits is who waited at the look",
-    ("", _ROW, "attribute_not_exists(agentId)"): "P4: a refusal for want of a row is true when written",
+    (
+        "",
+        _ROW,
+        "attribute_not_exists(agentId)",
+    ): "P4: a refusal for want of a row is true when written",
     ("", _BALANCE, "version = :seen"): "P2, P3: each posting stands on the one before it",
     ("", _BALANCE, "status = :seenStatus"): "P7: a frozen wallet gives nothing, at the very write",
     ("", _BALANCE, "currency = :seenCurrency"): "P3, P9: a balance is of one currency",
@@ -75,25 +99,35 @@ KEEPS: Mapping[tuple[str, str, str], str] = {
 
 PROTECTS: Mapping[str, str] = {
     "wallet_ledger.strict_json": "What readers of JSON disagree on is refused (P1, P7).",
-    "wallet_ledger.contracts": "What strangers send is read whole and strictly, or refused (P1, P7, P12).",
+    "wallet_ledger.contracts": (
+        "What strangers send is read whole and strictly, or refused (P1, P7, P12)."
+    ),
     "wallet_ledger.messages": "No message is trusted more than a stranger (P1, P4).",
-    "wallet_ledger.consumer": "A phone's order: what cannot be finished holds back what comes after it, and "
-    "nobody else (P5, P10).",
+    "wallet_ledger.consumer": (
+        "What cannot be finished holds back what comes after it of its phone, and nobody else (P10)."
+    ),
     "wallet_ledger.patience": "Waiting has a limit (P5).",
     "wallet_ledger.derive": "Every committed move is told once, with the same id each time (P5).",
     "wallet_ledger.domain.ids": "No id reaches a reserved key (P1, P11).",
     "wallet_ledger.domain.wallets": "Who is refused, and for which reason first (P2, P7).",
-    "wallet_ledger.domain.transactions": "When an open row is looked at again, and when it is too old (P5).",
+    "wallet_ledger.domain.transactions": (
+        "When an open row is looked at again, and when it is too old (P5)."
+    ),
     "wallet_ledger.domain.refunds": "The refund's rules, in their order (P4, P6).",
     "wallet_ledger.domain.letters": "What a letter is, and what may be done with it (P5, P8).",
     "wallet_ledger.aws.balance": "How a balance row is written (P2, P3).",
     "wallet_ledger.aws.clients": "What passes by itself is told from what does not (P5, P7).",
-    "wallet_ledger.aws.ledger": "The order in which a failed write is read: what passes first, never a lack of "
-    "funds (P1, P7).",
+    "wallet_ledger.aws.ledger": (
+        "How a failed write is read: what passes by itself first, never a lack of funds (P1, P7)."
+    ),
     "wallet_ledger.aws.letters": "A letter, its row and its budget move together (P8).",
-    "wallet_ledger.aws.messaging": "Entries of a batch fail one by one, and nothing overtakes (P5, P10).",
+    "wallet_ledger.aws.messaging": (
+        "Entries of a batch fail one by one, and nothing overtakes (P5, P10)."
+    ),
     "wallet_ledger.aws.refunds": "What a refund was decided on is in its write (P4).",
-    "wallet_ledger.aws.transactions": "A key is taken once; a row moves from where it was seen (P1, P5).",
+    "wallet_ledger.aws.transactions": (
+        "A key is taken once; a row moves from where it was seen (P1, P5)."
+    ),
     "ingest.accept": "A key in one batch means one thing (P1).",
     "ingest.api": "An agent sees and touches only its own (P11).",
     "ingest.bus": "A request reaches its queue, or the letters (P5).",

@@ -22,11 +22,11 @@ def balance_write(
         "ConditionExpression": condition,
         "ExpressionAttributeNames": {"#version": "version"},
     }
-    if seen is None and after is None:
+    if after is None:  # nor was there any: no wallet is ever closed
         return {"ConditionCheck": row}
     row["ExpressionAttributeNames"]["#status"] = "status"
     row["ExpressionAttributeValues"] = values
-    if after is None or after == seen:
+    if after == seen:
         return {"ConditionCheck": row}
     values |= {
         ":change": {"N": str(after.balance_minor - (seen.balance_minor if seen else 0))},

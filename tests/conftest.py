@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-pytest_plugins = ["tests.engine", "tests.fakes.wire"]
+pytest_plugins = ["tests.engine", "tests.dynamodb_local", "tests.fakes.wire"]
 
 # A busy machine is no failure; what fails prints how to see it again.
 settings.register_profile("wakala", deadline=None, print_blob=True)

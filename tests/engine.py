@@ -3,7 +3,7 @@
 import itertools
 import socket
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from mypy_boto3_events import EventBridgeClient
     from mypy_boto3_sqs import SQSClient
 
+TABLES_ON = {"engine": "aws", "dynamodb-local": "aws_dynamodb_local"}
+"""The engines that have tables, each with the fixture that gives it."""
+CHANNELS_ON = {"engine": "aws"}
+"""Those that have queues and a bus."""
+
 _number = itertools.count(1)
 
 
@@ -32,9 +37,13 @@ class Tables:
 
 @dataclass(frozen=True)
 class Aws:
-    """A running engine, the clients of the functions, and fresh tables and queues on it."""
+    """A running engine, the clients of the functions, and fresh tables and queues on it.
+
+    `tables_url`: another engine, that has the tables.
+    """
 
     endpoint_url: str
+    tables_url: str | None = None
 
     @cached_property
     def dynamodb(self) -> "DynamoDBClient":
@@ -56,7 +65,11 @@ class Aws:
 
     def reached(self, **variables: str) -> AbstractContextManager[None]:
         """While this lasts, clients that are made speak to this engine."""
-        return _environment(AWS_ENDPOINT_URL=self.endpoint_url, **variables)
+        urls = {
+            "AWS_ENDPOINT_URL": self.endpoint_url,
+            "AWS_ENDPOINT_URL_DYNAMODB": self.tables_url or self.endpoint_url,
+        }
+        return _environment(**urls, **variables)
 
     def tables(self) -> Tables:
         """Empty tables of the template's shape."""
@@ -100,7 +113,10 @@ class Aws:
         }
         if indexes:
             shape["GlobalSecondaryIndexes"] = indexes
-        self.dynamodb.create_table(TableName=name, **shape)
+        # An engine that is only waking up may keep its first answer for longer than a function's
+        # client waits; botocore's second try then finds what the first has made.
+        with suppress(self.dynamodb.exceptions.ResourceInUseException):
+            self.dynamodb.create_table(TableName=name, **shape)
         return name
 
 
@@ -110,7 +126,7 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aws]:
     home = {"WAKALA_HOME": str(tmp_path_factory.mktemp("engine"))}
     with _environment(**home):
         engine.prepare()
-        started = engine.start(_free_port(), auth=False)
+        started = engine.start(free_port(), auth=False)
     try:
         yield Aws(started.endpoint_url)
     finally:
@@ -118,7 +134,20 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Aws]:
             engine.stop(started)
 
 
-def _free_port() -> int:
+@pytest.fixture(scope="session", params=TABLES_ON)
+def each_engine(request: pytest.FixtureRequest) -> Aws:
+    """Every engine that has tables, one after the other."""
+    return engine_of(request)
+
+
+def engine_of(request: pytest.FixtureRequest) -> Aws:
+    """The engine that the parameter of a fixture names."""
+    aws: Aws = request.getfixturevalue((TABLES_ON | CHANNELS_ON)[request.param])
+    return aws
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody listens on."""
     with socket.socket() as probe:
         probe.bind((engine.LOOPBACK, 0))
         return cast("int", probe.getsockname()[1])

@@ -68,6 +68,8 @@ MEANINGS: Mapping[str, str] = {
     " token; then the same request again.",
     "AGENT_MISMATCH": "`agentId` is not the token's agent.",
     "ACCESS_DENIED": "The gateway lets nobody with this token do that.",
+    "BLOCKED": "A firewall in front refused the request, which says nothing about a transaction. If"
+    " it stays so, tell the operator.",
     "NOT_FOUND": "The agent has no such transaction. From the gateway: no such path and method.",
     "REFUND_IN_PROGRESS": "Another refund of the transaction is under way.",
     "NOT_REFUNDABLE": "Retryable while the transaction is not settled: in full it can be cancelled"
@@ -234,12 +236,11 @@ phone, and the amount or, where none is given, `full`. `x-fingerprint` has a wor
 
 
 def gateway_problems() -> list[Json]:
-    """What the gateway itself answers, by the template."""
+    """What the gateway itself answers, by the template; what it says twice, once."""
     responses = RESOURCES["Api"]["Properties"]["GatewayResponses"]
-    return [
-        json.loads(each["ResponseTemplates"][JSON])
-        for each in sorted(responses.values(), key=lambda each: str(each["StatusCode"]))
-    ]
+    by_status = sorted(responses.values(), key=lambda each: str(each["StatusCode"]))
+    told = dict.fromkeys(each["ResponseTemplates"][JSON] for each in by_status)
+    return [json.loads(each) for each in told]
 
 
 def _codes() -> dict[str, int]:
@@ -454,8 +455,9 @@ def _refusal(status: int, given: list[Exchange], gateway: list[Json]) -> Json:
     if len(retryable) == 1:
         narrowed["retryable"] = {"const": retryable.pop()}
     examples = {each.name: _example(each.summary, each.body) for each in given}
-    for problem in gateway:  # at most one of a status
-        examples["gateway"] = _example("By the gateway", problem)
+    for problem in gateway:
+        name = "firewall" if problem["code"] == "BLOCKED" else "gateway"
+        examples[name] = _example(f"By the {name}", problem)
     answer: Json = {"description": _meanings(codes)}
     if any("Retry-After" in each.headers for each in given) or status in {429, 503}:
         answer["headers"] = {"Retry-After": {"$ref": "#/components/headers/Retry-After"}}

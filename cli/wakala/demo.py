@@ -17,7 +17,7 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
-from wakala import agents, audit, refunds, wallets
+from wakala import agents, audit, refunds, uploads, wallets
 from wakala.output import Problem, coloured, progress_bar, step, table
 from wakala.stack import Stack
 from wakala.transactions import AgentApi, Answer, Document, body_of
@@ -214,7 +214,11 @@ def read_day(run: str) -> Day:
 
 
 def play(day: Day, apis: dict[str, AgentApi]) -> Played:
-    """Send every upload: those of one agent in their order, the agents beside each other."""
+    """Send every upload: those of one agent in their order, the agents beside each other.
+
+    Each by an outbox of its own, as an app does that was installed afresh: what was sent before
+    is sent again.
+    """
     answers: list[Answer] = []
     taken_back: list[Answer] = []
     requests_ms: list[float] = []
@@ -224,15 +228,13 @@ def play(day: Day, apis: dict[str, AgentApi]) -> Played:
         for upload in day.uploads:
             if upload.agent_id != agent_id:
                 continue
-            started = time.monotonic()
-            said = _send(apis[agent_id], upload)
-            took_ms = (time.monotonic() - started) * 1000
+            said = uploads.upload(upload.transactions, apis[agent_id], advance)
+            took_ms = max(answer.took_ms for answer in said)
             back = [apis[agent_id].refund(upload.taken_back)] if upload.taken_back else []
             with lock:
                 answers.extend(said)
                 taken_back.extend(back)
                 requests_ms.append(took_ms)
-                advance(len(said))
 
     with progress_bar("sending", day.size) as advance:
         _side_by_side(work, day.agent_ids)
@@ -330,12 +332,6 @@ def _outcome(answer: Answer) -> str:
 
 def _refund_counts(given_back: Sequence[GivenBack]) -> dict[str, int]:
     return _counts(each.outcome for each in given_back)
-
-
-def _send(api: AgentApi, upload: Upload) -> list[Answer]:
-    if len(upload.transactions) == 1:
-        return [api.submit(upload.transactions[0])]
-    return api.submit_batch(upload.transactions)
 
 
 def _app(stack: Stack, agent_id: str) -> AgentApi:

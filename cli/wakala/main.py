@@ -28,6 +28,7 @@ from wakala import (
     info,
     refunds,
     transactions,
+    uploads,
     wallets,
 )
 from wakala.options import LOCAL, Amount, Flag, Json, On, StackName
@@ -440,9 +441,10 @@ def submit(
 ) -> None:
     """Submit one offline transaction, or a file of them, as the agent's app does.
 
-    A repetition is safe: each counts once for its agent and key. Exit status 1 where one was
-    refused. A CSV has the columns agentId, phone, amount, idempotencyKey and, if you like,
-    currency and capturedAt; a line of NDJSON is a request's body.
+    A repetition is safe: each counts once for its agent and key. So a file of which some is unsent
+    is submitted again. Exit status 1 where one was refused or is unsent. A CSV has the columns
+    agentId, phone, amount, idempotencyKey and, if you like, currency and capturedAt; a line of
+    NDJSON is a request's body.
 
     For example:
 
@@ -714,13 +716,13 @@ def _submit_file(stack: Stack, documents: list[transactions.Document], *, json: 
     for agent_id in dict.fromkeys(str(document["agentId"]) for document in documents):
         api_of(agent_id)  # an agent that nobody enrolled is told before anything is sent
     with progress_bar("submitting", len(documents)) as advance:
-        answers = transactions.submit_all(documents, api_of, advance)
+        answers = uploads.upload_all(documents, api_of, advance)
     counts = transactions.count(answers)
     results = [{**_sent_id(answer), **answer.view()} for answer in answers]
     show(json, counts | {"results": results}, lambda: _answers_table(answers))
     if not json:
         out.print("\n" + ", ".join(f"{number} {word}" for word, number in counts.items()))
-    if counts["refused"]:
+    if counts["refused"] or counts["unsent"]:
         raise SystemExit(1)
 
 

@@ -29,6 +29,7 @@ COLOURS = {
     "refused": "red",
     "rejected": "red",
     "synced": "green",
+    "unsent": "yellow",
 }
 
 
@@ -50,8 +51,8 @@ def problem(text: str) -> None:
 
 
 def escape(text: object) -> str:
-    """Text from elsewhere, so that a `[` in it is not read as markup."""
-    return markup_escape(str(text))
+    """Text from elsewhere: a `[` is no markup, half a surrogate is shown by its number."""
+    return markup_escape(str(text).encode(errors="backslashreplace").decode())
 
 
 def coloured(word: str) -> str:

@@ -2,13 +2,13 @@
 
 import csv
 import io
+import json
 import random
 import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import batched
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,7 +17,6 @@ import httpx
 
 from wakala.output import Problem
 from wallet_ledger import strict_json
-from wallet_ledger.contracts import BATCH_MAX
 from wallet_ledger.errors import InvalidMessage
 
 ATTEMPTS_MAX = 8
@@ -35,7 +34,10 @@ type Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the API said to one transaction. `body` is its view, or a problem."""
+    """What the API said to one transaction. `body` is its view, or a problem.
+
+    `status` 0: it said nothing.
+    """
 
     sent: Document
     status: int
@@ -55,14 +57,14 @@ class Answer:
 
     @property
     def outcome(self) -> str:
-        """One word for a table."""
+        """One word for a table; unsent is what the API may yet take."""
         if not self.accepted:
-            return "refused"
+            return "unsent" if self.retryable else "refused"
         return "replayed" if self.replayed else "accepted"
 
     def view(self) -> Document:
         """The answer as scripts get it."""
-        return {"httpStatus": self.status, "replayed": self.replayed, **self.body}
+        return {"httpStatus": self.status or None, "replayed": self.replayed, **self.body}
 
 
 @dataclass(slots=True)
@@ -82,7 +84,9 @@ class AgentApi:
     def __post_init__(self) -> None:
         """Open the connections."""
         self.http = httpx.Client(
-            headers={"Authorization": self.id_token}, timeout=35, transport=self.transport
+            headers={"Authorization": self.id_token, "Content-Type": "application/json"},
+            timeout=35,
+            transport=self.transport,
         )
 
     def submit(self, transaction: Document) -> Answer:
@@ -96,19 +100,6 @@ class AgentApi:
             answer.headers.get("Idempotent-Replayed") == "true",
             (time.monotonic() - started) * 1000,
         )
-
-    def submit_batch(self, transactions: Sequence[Document]) -> list[Answer]:
-        """Send up to 50 transactions in one request; an answer for each, in their order."""
-        answers, each_answered = self._batch(transactions)
-        for attempt in range(1, ATTEMPTS_MAX):
-            again = [n for n, answer in enumerate(answers) if answer.retryable]
-            if not again or not each_answered:  # a request that failed whole was repeated already
-                break
-            self._wait(attempt, None)
-            later, each_answered = self._batch([transactions[n] for n in again])
-            for n, answer in zip(again, later, strict=True):
-                answers[n] = answer
-        return answers
 
     def status(self, key: str) -> httpx.Response:
         """Ask for the status of one of the agent's transactions."""
@@ -128,25 +119,13 @@ class AgentApi:
             (time.monotonic() - started) * 1000,
         )
 
-    def _batch(self, transactions: Sequence[Document]) -> tuple[list[Answer], bool]:
-        """An answer for each, and whether the API gave each its own."""
-        started = time.monotonic()
-        answer = self._until_answered(
-            "POST", "/tx/offline/batch", {"transactions": list(transactions)}
-        )
-        took_ms = (time.monotonic() - started) * 1000
-        if answer.status_code != 200:
-            body = body_of(answer)
-            failed = [Answer(t, answer.status_code, body, False, took_ms) for t in transactions]
-            return failed, False
-        results = zip(transactions, body_of(answer)["results"], strict=True)
-        return [_item_answer(sent, result, took_ms) for sent, result in results], True
-
     def _until_answered(self, method: str, path: str, body: object) -> httpx.Response:
         """The first answer that repeating the request would not change, or else the last one."""
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
-                answer = self.http.request(method, self.url + path, json=body)
+                # In ASCII: half a surrogate, which no UTF-8 can say, is for the API to refuse.
+                content = None if body is None else json.dumps(body)
+                answer = self.http.request(method, self.url + path, content=content)
             except httpx.TransportError as error:
                 if attempt == ATTEMPTS_MAX:
                     raise Problem(f"no answer from {self.url}: {error}") from error
@@ -190,31 +169,10 @@ def read_file(path: Path, agent_id: str | None = None) -> list[Document]:
     return transactions
 
 
-def submit_all(
-    transactions: Sequence[Document],
-    api_of: Callable[[str], AgentApi],
-    sent: Callable[[int], None],
-) -> list[Answer]:
-    """Send everything in batches per agent; `sent` hears how many each batch held.
-
-    The answers are in the order of `transactions`; so is what reaches the API of one agent.
-    """
-    by_agent: dict[str, list[int]] = {}
-    for n, transaction in enumerate(transactions):
-        by_agent.setdefault(transaction["agentId"], []).append(n)
-    answers: dict[int, Answer] = {}
-    for agent_id, numbers in by_agent.items():
-        api = api_of(agent_id)
-        for batch in batched(numbers, BATCH_MAX, strict=False):
-            answers |= zip(batch, api.submit_batch([transactions[n] for n in batch]), strict=True)
-            sent(len(batch))
-    return [answers[n] for n in range(len(transactions))]
-
-
 def count(answers: Sequence[Answer]) -> dict[str, int]:
-    """How many were accepted, replayed and refused."""
+    """How many had each outcome."""
     words = Counter(answer.outcome for answer in answers)
-    return {word: words[word] for word in ("accepted", "replayed", "refused")}
+    return {word: words[word] for word in ("accepted", "replayed", "refused", "unsent")}
 
 
 def why(answer: Answer) -> str:
@@ -271,18 +229,9 @@ def _ndjson(text: str, name: str) -> Iterator[tuple[int, Document]]:
         yield number, document
 
 
-def _item_answer(sent: Document, result: Mapping[str, Any], took_ms: float) -> Answer:
-    if "error" in result:
-        problem = result["error"]
-        return Answer(sent, int(problem["status"]), dict(problem), False, took_ms)
-    body = {name: value for name, value in result.items() if name != "replayed"}
-    replayed = bool(result["replayed"])
-    return Answer(sent, 200 if replayed else 202, body, replayed, took_ms)
-
-
 def _may_pass(status: int, body: Document) -> bool:
     """Whether the same request may fare better later: the API says so, or a gateway's status."""
-    if status < 400:
+    if 200 <= status < 400:
         return False
     return bool(body.get("retryable", status in (429, 500, 502, 503, 504)))
 

@@ -3,7 +3,8 @@
     python kiosk.py < payments.txt      # a line each: phone amount
 
 AGENT and PASSWORD sign in at COGNITO (https://cognito-idp.<region>.amazonaws.com) as a user of
-the app client CLIENT; API is the API's address with its stage.
+the app client CLIENT; API is the API's address with its stage. The README has the commands that
+set them.
 """
 
 import os

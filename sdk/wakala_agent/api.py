@@ -111,6 +111,18 @@ class Refused:
 
     problem: Mapping[str, Any]
 
+    @property
+    def is_of_anothers_key(self) -> bool:
+        """Whether the key stands for another phone or amount, which every try says alike.
+
+        Not the currency: where the transaction names none, it is what the server's default was.
+        """
+        errors = self.problem.get("errors")
+        found = errors if isinstance(errors, list) else []
+        differing = [each.get("field") for each in found if isinstance(each, dict)]
+        is_taken = self.problem.get("code") == "KEY_REUSED"
+        return is_taken and ("phone" in differing or "amount" in differing)
+
 
 @dataclass(frozen=True)
 class NotNow:
@@ -155,6 +167,19 @@ def read_results(answer: Answer, page: Sequence[Transaction]) -> list[Verdict] |
 def read_status(answer: Answer, sent: Transaction) -> Known | None:
     """What a status request says of a transaction; None where it does not say."""
     return _known(answer.body, sent) if answer.status == 200 else None
+
+
+def is_anothers(answer: Answer, sent: Transaction) -> bool:
+    """Whether a status request says that the key stands for another amount or currency."""
+    view = answer.body
+    return (
+        answer.status == 200
+        and view.get("idempotencyKey") == sent.idempotency_key
+        and isinstance(view.get("status"), str)
+        and type(view.get("amount")) is int
+        and isinstance(view.get("currency"), str)
+        and _known(view, sent) is None
+    )
 
 
 def refusal(problem: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,10 +12,12 @@ _DOUBLINGS_MAX = 32
 class Backoff:
     """Waits drawn evenly from 0 to a bound that doubles with each failure in a row.
 
-    `base_s` bounds the first wait, `cap_s` every one. `draw` gives a number from 0 up to 1.
+    `base_s` bounds the first wait, `cap_s` every one. `draw` gives a number from 0 up to 1. The
+    first retry is two seconds late on average, and a thousand of them come in no wave of their own
+    (docs/backoff.md).
     """
 
-    base_s: float = 1.0
+    base_s: float = 4.0
     cap_s: float = 120.0
     draw: Callable[[], float] = random.random
 

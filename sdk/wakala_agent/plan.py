@@ -17,6 +17,7 @@ from wakala_agent.api import (
     NotTheirs,
     Refused,
     Verdict,
+    is_anothers,
     read_results,
     read_status,
     refusal,
@@ -32,7 +33,10 @@ REQUEST_S_MIN = 2.0
 """With less time left, another request would hardly see its answer."""
 
 ASK_FAILURES_MAX = 3
-"""Failures in a row after which a sync asks no more: what was asked for is safe at the server."""
+"""Failures in a row after which a sync asks no more: what is asked for is safe at the server.
+
+A server that has too much to do is left alone at once: others have something to send.
+"""
 
 
 LAST_TRIES = 3
@@ -245,10 +249,10 @@ class Plan:
             else:
                 stuck[each.phone_tail] = verdict.why
         self.outbox.learn(news, answer.server_ms)
-        for verdict in verdicts:
-            if isinstance(verdict, NotTheirs):
-                yield NewToken()
-                raise _Stopped(f"not a token of agent {self.outbox.agent_id}: {verdict.why}")
+        if all(isinstance(verdict, NotTheirs) for verdict in verdicts):
+            yield NewToken()
+            *_, why = stuck.values()
+            raise _Stopped(f"not a token of agent {self.outbox.agent_id}: {why}")
         retry_after_s = 0.0
         for each, verdict in doubtful:
             unclear = yield from self._look_into(each, verdict)
@@ -269,7 +273,7 @@ class Plan:
         known = read_status(answer, each)
         if known is not None:
             news = self._known(each, replace(known, replayed=True))
-        elif answer.is_unknown_key:
+        elif answer.is_unknown_key or is_anothers(answer, each):
             news = self._refused(each, verdict)
         elif answer.may_pass or answer.status == 200:
             return answer
@@ -306,8 +310,10 @@ class Plan:
                 failures, forgot = 0, True
             else:
                 failures += 1
-                is_passing = answer.may_pass or answer.status == 200
-                if not is_passing or failures == ASK_FAILURES_MAX:
+                may_be_this_one = answer.status == 200 or (
+                    answer.may_pass and answer.may_be_the_request
+                )
+                if not may_be_this_one or failures == ASK_FAILURES_MAX:
                     raise _Stopped(answer.told)
                 yield from self._back_off(failures, answer.retry_after_s)
         return forgot
@@ -373,5 +379,5 @@ def _trustworthy(page: Sequence[Transaction]) -> Sequence[Transaction]:
 
 
 def _is_doubtful(each: Transaction, refused: Refused, unsure: set[str]) -> bool:
-    """Whether an earlier try may have been accepted; where the key is taken, the API compared."""
-    return each.idempotency_key in unsure and refused.problem.get("code") != "KEY_REUSED"
+    """Whether an earlier try may have been accepted, for all that the refusal says."""
+    return each.idempotency_key in unsure and not refused.is_of_anothers_key

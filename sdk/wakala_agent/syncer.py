@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from wakala_agent.api import ANSWER_BYTES_MAX, Answer, Call, read_answer
+from wakala_agent.api import Answer, Call
 from wakala_agent.outbox import Outbox
 from wakala_agent.plan import Gate, NewToken, Pace, Pause, Plan, Report, Step, Steps
 from wakala_agent.transaction import State
@@ -21,13 +21,9 @@ from wakala_agent.transaction import State
 if TYPE_CHECKING:  # an app that only submits does not wait for it
     import httpx
 
-CONNECT_S_MAX = 10.0
-"""A connection that takes longer is none; the answer may."""
-
 _TOKEN = re.compile(r"[!-~]+( [!-~]+)*", re.ASCII)
 _LOOPBACK = re.compile(r"localhost|127(\.[0-9]{1,3}){3}|::1", re.ASCII)
 
-_ENDLESS = Answer(why="an answer without an end")
 _TOKEN_LATE = Answer(why="the token took too long", unreached=True)
 
 _T = TypeVar("_T")
@@ -160,9 +156,9 @@ class Syncer:
     # Carrying a plan out.
 
     def _carry_on(self, steps: Steps[None], step: Step | None, stopping: threading.Event) -> None:
-        import httpx
+        from wakala_agent.line import Line
 
-        with httpx.Client(transport=self._transport) as client:
+        with Line(self._transport) as line:
             while step is not None:
                 answer: Answer | None = None
                 if isinstance(step, Pause):
@@ -170,15 +166,18 @@ class Syncer:
                 elif isinstance(step, NewToken):
                     self._current_token = None
                 else:
-                    answer = self._fetch(client, step)
+                    ends_s = self._clock() + step.timeout_s
+                    request = self._request(step)  # what `token` raises is no failure of the API
+                    left_s = ends_s - self._clock()
+                    answer = line.fetch(request, left_s) if left_s > 0 else _TOKEN_LATE
                 step = _next(steps, answer)
 
     async def _carry_on_async(self, steps: Steps[None], step: Step | None) -> None:
         import asyncio
 
-        import httpx
+        from wakala_agent.line import AsyncLine
 
-        async with httpx.AsyncClient(transport=self._transport) as client:
+        async with AsyncLine(self._transport) as line:
             while step is not None:
                 answer: Answer | None = None
                 if isinstance(step, Pause):
@@ -186,63 +185,18 @@ class Syncer:
                 elif isinstance(step, NewToken):
                     self._current_token = None
                 else:
-                    answer = await self._fetch_async(client, step)
+                    ends_s = self._clock() + step.timeout_s
+                    request = await asyncio.to_thread(self._request, step)
+                    left_s = ends_s - self._clock()
+                    answer = await line.fetch(request, left_s) if left_s > 0 else _TOKEN_LATE
                 step = await _in_thread(partial(_next, steps, answer))
 
-    def _fetch(self, client: "httpx.Client", call: Call) -> Answer:
-        import httpx
-
-        ends_s = self._clock() + call.timeout_s
-        options = self._options(call, ends_s)  # what `token` raises is no failure of the API
-        if options is None:
-            return _TOKEN_LATE
-        content = bytearray()
-        try:
-            with client.stream(call.method, self._url + call.path, **options) as response:
-                for chunk in response.iter_bytes():
-                    content += chunk
-                    if len(content) > ANSWER_BYTES_MAX or self._clock() > ends_s:
-                        return _ENDLESS
-                return read_answer(response.status_code, response.headers, bytes(content))
-        except httpx.HTTPError as error:
-            return _no_answer(error)
-
-    async def _fetch_async(self, client: "httpx.AsyncClient", call: Call) -> Answer:
-        import asyncio
-
-        import httpx
-
-        ends_s = self._clock() + call.timeout_s
-        options = await asyncio.to_thread(self._options, call, ends_s)
-        if options is None:
-            return _TOKEN_LATE
-
-        async def fetch() -> Answer:
-            content = bytearray()
-            async with client.stream(call.method, self._url + call.path, **options) as response:
-                async for chunk in response.aiter_bytes():
-                    content += chunk
-                    if len(content) > ANSWER_BYTES_MAX:
-                        return _ENDLESS
-                return read_answer(response.status_code, response.headers, bytes(content))
-
-        try:
-            return await asyncio.wait_for(fetch(), ends_s - self._clock())
-        except (httpx.HTTPError, asyncio.TimeoutError) as error:
-            return _no_answer(error)
-
-    def _options(self, call: Call, ends_s: float) -> dict[str, Any] | None:
-        """None where the token took all the time that there was."""
-        import httpx
-
-        token = self._valid_token()
-        left_s = ends_s - self._clock()
-        if left_s <= 0:
-            return None
+    def _request(self, call: Call) -> dict[str, Any]:
         return {
+            "method": call.method,
+            "url": self._url + call.path,
             "json": call.body,
-            "headers": {"Authorization": token},
-            "timeout": httpx.Timeout(left_s, connect=min(left_s, CONNECT_S_MAX)),
+            "headers": {"Authorization": self._valid_token()},
         }
 
     def _valid_token(self) -> str:
@@ -275,14 +229,6 @@ def _next(steps: Steps[None], answer: Answer | None) -> Step | None:
     with suppress(StopIteration):
         return steps.send(answer)
     return None
-
-
-def _no_answer(error: Exception) -> Answer:
-    """Its kind alone is told: a text may hold what was sent."""
-    import httpx
-
-    unreached = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
-    return Answer(why=type(error).__name__, unreached=isinstance(error, unreached))
 
 
 async def _in_thread(call: Callable[[], _T]) -> _T:

@@ -21,19 +21,32 @@ from tests.contract.functions import (
     wire_up,
 )
 from tests.contract.scenarios import Work
-from tests.engine import Aws
+from tests.engine import TABLES_ON, Aws
 from tests.fakes.faults import PASSING
 from tests.fakes.scripted import Crash
 from tests.fakes.wire import Answer, Sent, Wire, cancelled, lost, through
+from tests.simulation.cloud.clients import HTTP_ADDRESS, LeapingTime
 from wallet_ledger.telemetry import HandlerFailed
 
 DELIVERIES_MAX = 4
+ENGINES = TABLES_ON | {"simulated": "simulated_aws_over_http"}
+WITH_EVERY_FAULT = ("engine", "simulated")
 
 
-@pytest.fixture(scope="module")
-def functions(aws: Aws) -> Functions:
-    """All of them, wired once."""
+@pytest.fixture(scope="module", params=ENGINES)
+def functions(request: pytest.FixtureRequest) -> Functions:
+    """All of them, wired once on each engine."""
+    aws: Aws = request.getfixturevalue(ENGINES[request.param])
     return wire_up(aws)
+
+
+@pytest.fixture(autouse=True)
+def no_pause_on_the_simulator(
+    functions: Functions, leaping_time: LeapingTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its time leaps where the functions pause."""
+    if functions.aws.endpoint_url == HTTP_ADDRESS:
+        monkeypatch.setattr("wallet_ledger.clock.time", leaping_time)
 
 
 def conflict_beside(code: str) -> Answer:
@@ -67,12 +80,15 @@ KINDS = {
 FAULTS: dict[str, Answer] = {**KINDS, "answer lost": lost, **CANCELLATIONS, **KILLS}
 # A single failure of most kinds is botocore's to try again; of these it is ours.
 SINGLE = {"TransactionConflictException", "answer lost", *CANCELLATIONS, *KILLS}
-# Triage makes the calls that others make: a fault before, beside and after each is enough there.
+# Triage makes the calls that others make, and what no engine has done is the same on all of them:
+# a fault before, beside and after each is enough there.
 OF_EACH_SORT = ("reset", "cancelled by TransactionConflict", "answer lost", "killed after")
 TRIED = [
-    (name, fault)
+    (engine, name, fault)
+    for engine in ENGINES
     for name in scenarios.ALL
-    for fault in (OF_EACH_SORT if name.startswith("triage") else FAULTS)
+    for every in [engine in WITH_EVERY_FAULT and not name.startswith("triage")]
+    for fault in (FAULTS if every else OF_EACH_SORT)
 ]
 
 
@@ -105,7 +121,7 @@ def deliver_until_done(
     return first
 
 
-@pytest.mark.parametrize(("name", "fault"), TRIED)
+@pytest.mark.parametrize(("functions", "name", "fault"), TRIED, indirect=["functions"])
 def test_work_gets_done_once_whatever_befalls_any_call(
     functions: Functions, wire: Wire, caplog: pytest.LogCaptureFixture, name: str, fault: str
 ) -> None:

@@ -473,7 +473,12 @@ def test_an_entry_and_a_row_of_the_same_debit_are_both_named(place: Place) -> No
     assert answer.moved == {movement_id(debit())}
 
 
-def test_one_item_twice_in_a_posting_is_refused_whole(place: Place) -> None:
+def test_one_item_twice_in_a_posting_is_refused_whole(
+    place: Place, request: pytest.FixtureRequest
+) -> None:
+    if "dynamodb-local" in request.node.name:
+        why = "DynamoDB Local checks the conditions first, and the second write meets the first"
+        request.applymarker(pytest.mark.xfail(reason=why))
     post(place, credit())
 
     answer = place.ledger().post(

@@ -286,6 +286,43 @@ def test_the_kiosk_signs_in_syncs_in_the_background_and_signs_in_again(
     assert back_office.balance(phone) == 700
 
 
+def test_the_readmes_commands_run_as_printed(
+    stack: Stack, back_office: BackOffice, tmp_path: Path
+) -> None:
+    """In a shell, from the root of a checkout: from the enrolment to the kiosk's end."""
+    (tmp_path / "sdk").symlink_to(SDK)
+    first_sync, at_the_kiosk = re.findall(
+        r"^```sh\n(.*?)^```$", _readme(), re.DOTALL | re.MULTILINE
+    )
+
+    with _shell(first_sync, tmp_path) as shell:
+        assert shell.communicate()[0].endswith("ended: synced\n")
+    before = back_office.balance("254712345678") or 0
+    with _shell(at_the_kiosk, tmp_path) as shell:
+        assert shell.stdin is not None
+        assert shell.stdout is not None
+        shell.stdin.write("0712345678 1500\n")
+        shell.stdin.flush()
+        said = next(line for line in shell.stdout if re.search(" (queued|synced) $", line))
+        rest = shell.communicate()[0]
+    assert re.match("[0-9a-f-]{36} ", said)
+    assert rest.endswith("only on this device, by currency: {}\n")
+    after = before - 1_500
+    eventually(lambda: back_office.balance("254712345678") == after or None, "the kiosk's debit")
+
+
+def _shell(commands: str, folder: Path) -> "subprocess.Popen[str]":
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return subprocess.Popen(
+        ["/bin/bash", "-euc", commands],
+        cwd=folder,
+        env=os.environ | {"PATH": path, "PYTHONUNBUFFERED": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
 def _mixed(faults: list[Fault], between: int, chance: Random) -> list[Fault]:
     """In any order, some of them in a row, the others with requests between that go well."""
     mixed: list[Fault] = []

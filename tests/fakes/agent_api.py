@@ -49,6 +49,8 @@ class AgentApi:
 
     token: str = TOKEN
     agent_id: str = AGENT
+    currency: str = "KES"
+    """Of a transaction that names none."""
     asks_until_settled: int = 0
     refused: dict[str, Json] = field(default_factory=dict)
     """The problem with which a key's item is answered, as long as it is in here."""
@@ -102,11 +104,14 @@ class AgentApi:
             held_up |= {item["phone"]} if told.get("retryable") is True else set()
             return {"idempotencyKey": key, "error": told}
         content = {name: item.get(name) for name in ("phone", "amount", "currency")}
+        content["currency"] = content["currency"] or self.currency
         if key not in self.rows:
             self.rows[key] = content
             return self._view(key) | {"replayed": False}
-        if self.rows[key] != content:
-            return {"idempotencyKey": key, "error": problem("KEY_REUSED", 422)}
+        differing = [name for name in content if self.rows[key][name] != content[name]]
+        if differing:
+            errors = [{"field": name, "code": "differs", "message": "no"} for name in differing]
+            return {"idempotencyKey": key, "error": problem("KEY_REUSED", 422, errors=errors)}
         return self._view(key) | {"replayed": True}
 
     def _status(self, key: str) -> Reply:
@@ -123,7 +128,7 @@ class AgentApi:
             "idempotencyKey": key,
             "status": "synced" if key in self.debits else "queued",
             "amount": row["amount"],
-            "currency": row["currency"] or "KES",
+            "currency": row["currency"],
             "createdAt": 1_796_000_000_000,
             "updatedAt": 1_796_000_000_000,
         }

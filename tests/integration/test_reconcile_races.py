@@ -1,6 +1,6 @@
-"""Many workers on one wallet, let go at once, on an engine: in the end the books add up.
+"""Many workers on one wallet, let go at once, on each engine: in the end the books add up.
 
-The engine never conflicts by itself, so what these races meet are moved balances, entries that are
+No engine conflicts by itself, so what these races meet are moved balances, entries that are
 there already and rows that are closed: the conditions that carry the promises.
 """
 
@@ -93,9 +93,9 @@ class Books:
 
 
 @pytest.fixture
-def books(aws: Aws) -> Books:
+def books(each_engine: Aws) -> Books:
     """Empty books."""
-    return Books(aws)
+    return Books(each_engine)
 
 
 def at_once[Answer](*calls: Callable[[], Answer]) -> list[Answer]:

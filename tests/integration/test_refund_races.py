@@ -1,6 +1,6 @@
-"""Refunds let go at once with debits, credits and each other, on an engine: never half of one.
+"""Refunds let go at once with debits, credits and each other, on each engine: never half of one.
 
-As in test_reconcile_races.py the engine never conflicts by itself: what these races meet are rows,
+As in test_reconcile_races.py no engine conflicts by itself: what these races meet are rows,
 totals and balances that moved.
 """
 
@@ -128,9 +128,9 @@ def at_once(*calls: Callable[[], object]) -> list[object]:
 
 
 @pytest.fixture
-def books(aws: Aws) -> Books:
+def books(each_engine: Aws) -> Books:
     """A wallet of 500 with a debit of 100 that is queued."""
-    made = Books(aws)
+    made = Books(each_engine)
     made.settle(credit("C-0", 500))
     made.accept(debit())
     return made
@@ -155,8 +155,10 @@ def test_of_two_concurrent_60s_on_a_100_exactly_one_is_given_back(
 
 
 @rounds
-def test_c13_refunds_of_two_debits_to_a_wallet_at_500_make_650(aws: Aws, number: int) -> None:
-    books = Books(aws)
+def test_c13_refunds_of_two_debits_to_a_wallet_at_500_make_650(
+    each_engine: Aws, number: int
+) -> None:
+    books = Books(each_engine)
     books.settle(credit("C-0", 1_000))
     debits = [debit("K-1", 300), debit("K-2", 200)]
     books.accept(*debits)

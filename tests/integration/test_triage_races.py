@@ -1,4 +1,4 @@
-"""Desks let go at once with settlement and refunds, on an engine: a letter and its row move once.
+"""Desks let go at once with settlement and refunds, on each engine: a letter moves once.
 
 Two desks cannot know of each other, and neither knows who else is at the debit: the conditions on
 the letter's revision and on its row decide. So all look first, and are let go when each has its
@@ -218,9 +218,9 @@ def at_once(place: Place, *calls: Callable[[Place], object]) -> list[object]:
 
 
 @pytest.fixture
-def place(aws: Aws) -> Place:
+def place(each_engine: Aws) -> Place:
     """Its debit is held by its letter."""
-    made = Place(aws)
+    made = Place(each_engine)
     assert made.keep().letter.status is LetterStatus.WAITING
     assert made.row().status is Status.HELD
     assert made.check() == 1
@@ -285,10 +285,10 @@ def test_of_a_redrive_a_discard_and_the_clock_at_once_exactly_one_counts(
 
 @rounds
 def test_a_credit_that_two_redrive_while_another_gives_it_up_goes_once_or_is_given_up(
-    aws: Aws, number: int
+    each_engine: Aws, number: int
 ) -> None:
     """C48: no row stands for it, so what is written before the send decides."""
-    place = Place(aws)
+    place = Place(each_engine)
     letter_id = place.keep(left(credit("C-1"))).letter.letter_id
 
     answers = at_once(
@@ -318,10 +318,10 @@ def is_posted(entry: Entry) -> bool:
 
 @rounds
 def test_letters_of_one_debit_kept_at_once_beside_its_settlement_hold_it_once_or_not_at_all(
-    aws: Aws, number: int
+    each_engine: Aws, number: int
 ) -> None:
     """Two letters of one sending, each delivered twice."""
-    place = Place(aws)
+    place = Place(each_engine)
     other = left(debit(), BUG, "M-2")
     calls = [partial(Place.keep, told=told) for told in (LETTER, other) * 2]
 

@@ -147,6 +147,7 @@ def test_every_code_is_explained_and_tells_whether_to_retry() -> None:
     assert {each["code"]: each["status"] for each in DOCUMENT["x-errors"]} == codes
     retryable = {each["code"]: each["retryable"] for each in DOCUMENT["x-errors"]}
     assert {code for code, retry in retryable.items() if retry} == {
+        "BLOCKED",
         "REFUND_IN_PROGRESS",
         "THROTTLED",
         "UNAVAILABLE",
@@ -165,9 +166,10 @@ def test_every_operation_tells_what_the_gateway_answers(operation: str) -> None:
         if problem["code"] == "TOO_LARGE" and OPERATIONS[operation][0] == "GET":
             continue
         answer = responses[str(problem["status"])]
-        schema = answer["content"]["application/problem+json"]["schema"]
-        _validator(schema).validate(problem)
-        assert ("Retry-After" in answer.get("headers", {})) == problem["retryable"]
+        content = answer["content"]["application/problem+json"]
+        _validator(content["schema"]).validate(problem)
+        assert problem in [each["value"] for each in content["examples"].values()]
+        assert ("Retry-After" in answer.get("headers", {})) == (problem["status"] in (429, 503))
 
 
 def test_the_words_of_the_description_are_those_of_the_domain() -> None:

@@ -751,9 +751,12 @@ API: Json = RESOURCES["Api"]["Properties"]
 PROBLEMS = {
     "UNAUTHORIZED": (401, "UNAUTHENTICATED", False),
     "ACCESS_DENIED": (403, "ACCESS_DENIED", False),
+    "INVALID_API_KEY": (403, "ACCESS_DENIED", False),
+    "WAF_FILTERED": (403, "BLOCKED", True),
     "MISSING_AUTHENTICATION_TOKEN": (404, "NOT_FOUND", False),
     "REQUEST_TOO_LARGE": (413, "TOO_LARGE", False),
     "THROTTLED": (429, "THROTTLED", True),
+    "QUOTA_EXCEEDED": (429, "THROTTLED", True),
     "DEFAULT_4XX": (400, "VALIDATION_FAILED", False),
     "DEFAULT_5XX": (503, "UNAVAILABLE", True),
 }
@@ -783,7 +786,7 @@ def test_the_gateway_answers_as_the_functions_do(kind: str) -> None:
     assert (problem["status"], problem["code"], problem["retryable"]) == (status, code, retryable)
     headers = response["ResponseParameters"]["Headers"]
     assert headers["Content-Type"] == "'application/problem+json'"
-    assert ("Retry-After" in headers) == retryable
+    assert ("Retry-After" in headers) == (status in (429, 503))
 
 
 def test_an_engine_that_wants_resources_gets_the_same_answers() -> None:

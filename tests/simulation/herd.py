@@ -43,14 +43,18 @@ class Strategy:
     spread_s: float = 0.0
 
 
-def _at_the_bound() -> float:
-    """No jitter."""
-    return 1.0
+FIXED = Strategy("a fixed interval of 5 s", lambda _: Backoff(5.0, 5.0, lambda: 1.0))
+EXPONENTIAL = Strategy("exponential, no jitter", lambda _: Backoff(draw=lambda: 0.5))
+"""The waits that the SDK's are on average."""
 
 
-FIXED = Strategy("a fixed interval of 5 s", lambda _: Backoff(5.0, 5.0, _at_the_bound))
-EXPONENTIAL = Strategy("exponential, no jitter", lambda _: Backoff(draw=_at_the_bound))
-SYNC = Strategy("the SDK: sync() at once", lambda chance: Backoff(draw=chance.random))
+def sync_at_once(base_s: float) -> Strategy:
+    """An app that calls `sync` as soon as the network is back."""
+    name = "the SDK: sync() at once"
+    return Strategy(name, lambda chance: Backoff(base_s, draw=chance.random))
+
+
+SYNC = sync_at_once(Backoff.base_s)
 START = Strategy("the SDK: start()", SYNC.backoff, BACKGROUND["spread_s"])
 STRATEGIES = (FIXED, EXPONENTIAL, SYNC, START)
 
@@ -69,6 +73,10 @@ class Course:
         """How many there were."""
         return len(self.admitted_s) + len(self.refused_s)
 
+    def sent_after(self, of: int, all_of: int) -> float:
+        """When so many of so many agents had nothing left to send."""
+        return sorted(self.sent_s.values())[len(self.sent_s) * of // all_of]
+
     def busiest(self, after_s: float = 0.0) -> int:
         """The most requests within any second after that moment."""
         times = [at for at in sorted(self.admitted_s + self.refused_s) if at >= after_s]
@@ -82,33 +90,36 @@ class Course:
 
 @dataclass
 class Pocket:
-    """An agent's outbox with one transaction, and no disk."""
+    """An agent's outbox with its transactions, and no disk."""
 
     agent_id: str
-    held: Transaction
+    held: dict[str, Transaction]
+
+    def _first(self, state: State, limit: int) -> list[Transaction]:
+        return [each for each in self.held.values() if each.state is state][:limit]
 
     def suspects(self) -> set[str]:
         """The server itself fails at nothing here."""
         return set()
 
     def next_to_send(self, limit: int, aside: Collection[str] = ()) -> list[Transaction]:
-        """It, until the server has it."""
-        return [self.held] if self.held.state is State.STORED else []
+        """Those that the server has not."""
+        return self._first(State.STORED, limit)
 
     def next_to_ask(self, limit: int) -> list[Transaction]:
-        """It, until its end is heard."""
-        return [self.held] if self.held.state is State.QUEUED else []
+        """Those whose end was not heard."""
+        return self._first(State.QUEUED, limit)
 
     def trying(self, keys: Iterable[str]) -> None:
         """Nobody is killed here."""
 
     def asking(self, keys: Iterable[str]) -> None:
-        """There is only one to ask for."""
+        """Fewer than one sync asks for."""
 
     def learn(self, news: Iterable[News], server_ms: int | None) -> None:
         """What the server said."""
         for each in news:
-            self.held = replace(self.held, state=each.state)
+            self.held[each.key] = replace(self.held[each.key], state=each.state)
 
 
 @dataclass
@@ -143,6 +154,8 @@ class Herd:
 
     strategy: Strategy
     chance: Random
+    each: int = 1
+    """Transactions of an agent."""
     now_s: float = 0.0
     gateway: Gateway = field(default_factory=Gateway)
     course: Course = field(default_factory=Course)
@@ -164,7 +177,8 @@ class Herd:
     def _app(self, agent_id: str) -> App:
         """The rounds of a background syncer; each round is a plan."""
         backoff = self.strategy.backoff(self.chance)
-        pace, gate, pocket = Pace(backoff=backoff), Gate(), _pocket(agent_id)
+        pace, gate = Pace(backoff=backoff), Gate()
+        pocket = _pocket(agent_id, self.each)
         failures = 0
         while True:
             yield Pause(backoff.spread_s(self.strategy.spread_s))
@@ -177,7 +191,7 @@ class Herd:
                 stopping=lambda: False,
             )
             yield from self._watched(plan, pocket)
-            if pocket.held.state.is_final:
+            if not pocket.next_to_send(1) and not pocket.next_to_ask(1):
                 return
             failures = failures + 1 if plan.report.problem else 0
             later_s = backoff.wait_s(failures) if failures else 0.0
@@ -196,9 +210,9 @@ class Herd:
             answer = yield step
 
     def _note(self, pocket: Pocket) -> None:
-        if pocket.held.state is not State.STORED:
+        if not pocket.next_to_send(1):
             self.course.sent_s.setdefault(pocket.agent_id, self.now_s)
-        if pocket.held.state.is_final:
+        if not pocket.next_to_send(1) and not pocket.next_to_ask(1):
             self.course.heard_s.setdefault(pocket.agent_id, self.now_s)
 
     def _go_on(self, app: App, api: AgentApi, answer: Answer | None) -> None:
@@ -237,20 +251,24 @@ def _read(told: Reply) -> Answer:
     return read_answer(told.status, told.headers, told.body)
 
 
-def _pocket(agent_id: str) -> Pocket:
-    held = Transaction(
-        seq=1,
-        idempotency_key=f"{agent_id}-1",
-        phone="0712345678",
-        amount=100,
-        currency=None,
-        captured_at=None,
-        state=State.STORED,
-        tries=0,
-        suspect=0,
-        asked=0,
-        reason=None,
-        error=None,
-        ended_ms=None,
-    )
-    return Pocket(agent_id, held)
+def _pocket(agent_id: str, number: int) -> Pocket:
+    """Each for a phone of its own: what is behind one waits for no other."""
+    transactions = [
+        Transaction(
+            seq=n,
+            idempotency_key=f"{agent_id}-{n}",
+            phone=f"07{n:08d}",
+            amount=100,
+            currency=None,
+            captured_at=None,
+            state=State.STORED,
+            tries=0,
+            suspect=0,
+            asked=0,
+            reason=None,
+            error=None,
+            ended_ms=None,
+        )
+        for n in range(1, number + 1)
+    ]
+    return Pocket(agent_id, {each.idempotency_key: each for each in transactions})

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from random import Random
 
-from tests.simulation.herd import AGENTS, RATE_PER_S, STRATEGIES, Course, Herd
+from tests.simulation.herd import AGENTS, RATE_PER_S, STRATEGIES, Course, Herd, sync_at_once
 from tests.template import ROOT
 
 SEED = 1
@@ -24,6 +24,11 @@ STYLE = (
 HEADER = (
     "| 1,000 agents | Busiest second | Busiest after the first | Busiest after ten | Requests"
     " | of them refused | All sent after | All heard after |"
+)
+
+BOUNDS_HEADER = (
+    "| First bound | Busiest after the first | Requests | of them refused | Half sent after"
+    " | 19 of 20 |"
 )
 
 
@@ -47,6 +52,25 @@ def table() -> str:
         ends_s = (max(course.sent_s.values()), max(course.heard_s.values()))
         cells = [*(f"{each:,}" for each in counts), *(f"{each:.0f} s" for each in ends_s)]
         lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+@cache
+def bounds() -> Mapping[float, Course]:
+    """What `sync` at once leads to, by the bound of its first wait."""
+    return {
+        base_s: Herd(sync_at_once(base_s), Random(SEED)).run() for base_s in (1.0, 2.0, 4.0, 8.0)
+    }
+
+
+def bounds_table() -> str:
+    """The numbers of those, in Markdown."""
+    lines = [BOUNDS_HEADER, "|---|" + "--:|" * (BOUNDS_HEADER.count("|") - 2)]
+    for base_s, course in bounds().items():
+        counts = (course.busiest(1.0), course.requests, len(course.refused_s))
+        sent_s = (course.sent_after(1, 2), course.sent_after(19, 20))
+        cells = [*(f"{each:,}" for each in counts), *(f"{each:.1f} s" for each in sent_s)]
+        lines.append(f"| {base_s:.0f} s | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -117,11 +141,12 @@ def _text(x: int, y: int, text: str, kind: str = "") -> str:
 
 
 def write() -> None:
-    """Write the picture, and the page's table."""
+    """Write the picture, and the page's tables."""
+    tables = iter([table(), bounds_table()])
     PICTURE.write_text(picture(), encoding="utf-8")
     text = PAGE.read_text(encoding="utf-8")
     PAGE.write_text(
-        re.sub(r"(?:^\|.*\n)+", lambda _: table(), text, count=1, flags=re.MULTILINE),
+        re.sub(r"(?:^\|.*\n)+", lambda _: next(tables), text, flags=re.MULTILINE),
         encoding="utf-8",
     )
 

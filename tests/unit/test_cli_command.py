@@ -18,7 +18,7 @@ from wakala import __main__ as entry
 from wakala import deploy, engine, home, main, options, wallets
 from wakala.engine import Engine
 from wakala.info import DEAD_LETTERS, Info, Letters, QueueCount, command_options, posting
-from wakala.output import Problem, out
+from wakala.output import Problem, escape, out
 from wakala.stack import Stack, Where, reachable_api_url
 from wakala.transactions import Answer
 
@@ -390,3 +390,10 @@ def test_who_interrupts_a_command_is_told_that_it_may_be_repeated(
     status, said = told("info")
     assert status == 130
     assert "nothing counts twice" in said
+
+
+def test_text_from_elsewhere_is_printed_whatever_is_in_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out.print(escape("[red]\ud800"))
+    assert capsys.readouterr().out == "[red]\\ud800\n"

@@ -199,7 +199,11 @@ class Api:
             self.order_of[each["idempotencyKey"]] = each["agentId"]
         if "transactions" not in body:
             return httpx.Response(202, json=view(body["idempotencyKey"], "queued"))
-        views = [view(each["idempotencyKey"], "queued") | {"replayed": False} for each in sent]
+        views = [
+            view(each["idempotencyKey"], "queued")
+            | {"amount": each["amount"], "currency": each.get("currency", "KES"), "replayed": False}
+            for each in sent
+        ]
         return httpx.Response(200, json={"results": views})
 
 

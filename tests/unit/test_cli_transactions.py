@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from wakala.output import Problem
-from wakala.transactions import ATTEMPTS_MAX, AgentApi, Document, read_file, submit_all, why
+from wakala.transactions import ATTEMPTS_MAX, AgentApi, Document, read_file, why
 
 HEADER = "agentId,phone,amount,idempotencyKey"
 
@@ -47,10 +47,6 @@ class Gateway:
     def api(self) -> AgentApi:
         transport = httpx.MockTransport(self)
         return AgentApi("https://api.test/prod", "token", self.pauses.append, transport)
-
-
-def batch_answer(*results: Document) -> httpx.Response:
-    return httpx.Response(200, json={"results": list(results)})
 
 
 @pytest.fixture
@@ -171,47 +167,14 @@ def test_a_gateway_that_never_answers_is_given_up_in_one_line() -> None:
 def test_a_gateway_that_stays_busy_is_quoted() -> None:
     gateway = Gateway(httpx.Response(502, text="<html>bad gateway</html>"))
     answer = gateway.api().submit(document())
-    assert (answer.outcome, answer.retryable) == ("refused", True)
+    assert (answer.outcome, answer.retryable) == ("unsent", True)
     assert why(answer) == "<html>bad gateway</html>"
 
 
-def test_of_a_batch_only_what_may_pass_is_sent_again() -> None:
-    keys = ["a", "b", "c"]
-    gateway = Gateway(
-        batch_answer(
-            view("a", replayed=False),
-            {"idempotencyKey": "b", "error": problem(503, "UNAVAILABLE", retryable=True)},
-            {"error": problem(400, "VALIDATION_FAILED", retryable=False)},
-        ),
-        batch_answer(view("b", replayed=True)),
-    )
-    answers = gateway.api().submit_batch([document(key) for key in keys])
-    assert [answer.outcome for answer in answers] == ["accepted", "replayed", "refused"]
-    assert [answer.sent["idempotencyKey"] for answer in answers] == keys
-    again = json.loads(gateway.requests[1].content)["transactions"]
-    assert [each["idempotencyKey"] for each in again] == ["b"]
-
-
-def test_a_batch_that_is_refused_as_a_whole_refuses_each_of_it() -> None:
-    gateway = Gateway(httpx.Response(401, json=problem(401, "UNAUTHENTICATED", retryable=False)))
-    answers = gateway.api().submit_batch([document("a"), document("b")])
-    assert [(answer.status, answer.outcome) for answer in answers] == [(401, "refused")] * 2
-
-
-def test_many_go_out_in_batches_of_fifty_per_agent_and_come_back_in_order() -> None:
-    sizes: list[int] = []
-
-    def accept(request: httpx.Request) -> httpx.Response:
-        sent = json.loads(request.content)["transactions"]
-        assert len({each["agentId"] for each in sent}) == 1
-        return batch_answer(*(view(each["idempotencyKey"], replayed=False) for each in sent))
-
-    api = AgentApi("https://api.test", "token", transport=httpx.MockTransport(accept))
-    sent = [document(f"k-{n}", f"AG-{n % 2}") for n in range(120)]
-    answers = submit_all(sent, lambda _: api, sizes.append)
-    assert [answer.sent for answer in answers] == sent
-    assert [answer.body["idempotencyKey"] for answer in answers] == [f"k-{n}" for n in range(120)]
-    assert sizes == [50, 10, 50, 10]
+def test_half_a_surrogate_is_for_the_api_to_refuse() -> None:
+    gateway = Gateway(httpx.Response(400, json=problem(400, "VALIDATION_FAILED", retryable=False)))
+    assert gateway.api().submit(document("\ud800")).status == 400
+    assert json.loads(gateway.requests[0].content)["idempotencyKey"] == "\ud800"
 
 
 def test_a_key_with_reserved_characters_stays_one_segment_of_the_path() -> None:

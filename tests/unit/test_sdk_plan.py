@@ -49,7 +49,7 @@ class Device:
     outbox: Outbox
     api: AgentApi = field(default_factory=AgentApi)
     faults: Iterator[Fault] = field(default_factory=lambda: iter(()))
-    pace: Pace = field(default_factory=lambda: Pace(backoff=Backoff(draw=lambda: 1.0)))
+    pace: Pace = field(default_factory=lambda: Pace(backoff=Backoff(1, draw=lambda: 1.0)))
     gate: Gate = field(default_factory=Gate)
     now_s: float = 1_000.0
     answer_s: float = 0.0
@@ -208,6 +208,7 @@ def test_a_sync_may_leave_it_to_another_to_ask(device: Device) -> None:
         answered(503, problem("UNAVAILABLE", 503, retryable=True)),
         answered(429, problem("THROTTLED", 429, retryable=True)),
         answered(408, {}),
+        answered(403, problem("BLOCKED", 403, retryable=True)),
         raw(200, b""),
         raw(200, b"<html>Welcome to the hotel</html>"),
         raw(400, b"<html>Bad Request</html>"),
@@ -273,6 +274,20 @@ def test_what_waiting_does_not_mend_ends_the_sync_and_touches_nothing(
     assert _is_well(device)
 
 
+def test_what_a_firewall_blocks_is_kept_and_no_new_token_is_asked_for(device: Device) -> None:
+    """One that blocks for what one transaction says, even: all others pass."""
+    keys = _submit(device, 8) + _submit(device, 8, OTHER, "o")
+    blocked = answered(403, problem("BLOCKED", 403, retryable=True))
+    device.faults = iter(_while(lambda batch: "k-3" in batch, blocked))
+    for _ in range(2):
+        device.sync(120)
+    assert list(device.api.rows) == keys[:3] + keys[8:]
+    device.fails(blocked).sync()
+    device.sync()
+    assert (device.new_tokens, set(device.states())) == (0, {State.SYNCED})
+    assert _is_well(device)
+
+
 @pytest.mark.parametrize("code", ["AGENT_MISMATCH", "NOT_ENROLLED"])
 def test_another_agents_token_refuses_nothing(device: Device, code: str) -> None:
     """The API answers each item with 403 under a 200: not one of them is wrong."""
@@ -285,6 +300,20 @@ def test_another_agents_token_refuses_nothing(device: Device, code: str) -> None
     device.api.refused = {}
     device.sync()
     assert device.states() == [State.SYNCED] * 3
+
+
+def test_a_token_that_is_wrong_for_one_alone_holds_up_no_other_phone(device: Device) -> None:
+    """A token is right or wrong for all: what the API says of one is about that one."""
+    _submit(device, 1)
+    others = _submit(device, 120, OTHER, "o")
+    device.api.refused = {"k-0": problem("NOT_YET", 403)}
+    report = device.sync()
+    assert list(device.api.rows) == others
+    assert report.problem == "not a token of agent AG-001: NOT_YET"
+    assert device.outbox.counts() == {State.STORED: 1, State.QUEUED: 120}
+    device.api.refused = {}
+    device.sync()
+    assert set(device.states()) == {State.SYNCED}
 
 
 def test_a_token_that_lapsed_is_renewed_once_and_then_left_to_a_person(device: Device) -> None:
@@ -520,14 +549,45 @@ def test_nothing_but_the_apis_own_404_proves_that_an_earlier_try_was_not_accepte
     assert device.states() == [State.REFUSED]
 
 
-def test_a_key_that_means_something_else_at_the_server_is_refused(device: Device) -> None:
+@pytest.mark.parametrize("other", [{"amount": 77}, {"phone": OTHER}])
+def test_a_key_that_means_something_else_at_the_server_is_refused(
+    device: Device, other: Json
+) -> None:
+    """Another device of the agent's used it, for a phone or an amount that this one never sent."""
     _submit(device, 1)
     device.fails(unreached).sync(0.5)
-    device.api.rows["k-0"] = {"phone": PHONE, "amount": 77, "currency": None}
+    device.api.rows["k-0"] = {"phone": PHONE, "amount": 1, "currency": "KES"} | other
     report = device.sync()
     (refused,) = device.outbox.refused()
     assert refused.error is not None
-    assert (refused.error["code"], report.refused) == ("KEY_REUSED", 1)
+    assert (refused.error["code"], report.refused, report.requests) == ("KEY_REUSED", 1, 1)
+
+
+def test_a_key_that_the_servers_new_currency_makes_another_is_still_this_transactions(
+    device: Device,
+) -> None:
+    """The first try was accepted and its answer lost; then the stack's default changed."""
+    _submit(device, 1)
+    device.fails(lost).sync(0.5)
+    device.api.currency = "TZS"
+    report = device.sync()
+    assert (report.refused, report.replayed, report.problem) == (0, 1, None)
+    assert (device.states(), device.api.debits) == ([State.SYNCED], ["k-0"])
+
+
+@pytest.mark.parametrize("code", [("KEY_REUSED", 422), ("VALIDATION_FAILED", 400)])
+@pytest.mark.parametrize("other", [{"amount": 77}, {"currency": "TZS"}])
+def test_a_status_about_another_amount_or_currency_proves_a_refusal_too(
+    device: Device, code: tuple[str, int], other: Json
+) -> None:
+    """Else it would be sent for ever, and hold up its phone."""
+    device.outbox.submit(PHONE, 1, currency="KES", idempotency_key="k-0")
+    device.fails(unreached).sync(0.5)
+    device.api.rows["k-0"] = {"phone": PHONE, "amount": 1, "currency": "KES"} | other
+    device.api.refused = {"k-0": problem(*code)}
+    report = device.sync()
+    assert (device.states(), report.refused, report.problem) == ([State.REFUSED], 1, None)
+    assert [call.method for call in device.calls[1:]] == ["POST", "GET"]
 
 
 # What became of it.
@@ -562,6 +622,26 @@ def test_one_status_that_fails_lets_the_others_be_asked_for(device: Device) -> N
     report = device.fails(*[failing] * 9).sync()
     assert report.problem is None, "there was one left, and it is asked for once in a sync"
     assert device.fails().sync().ended == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (answered(429, problem("THROTTLED", 429, retryable=True)), "429 THROTTLED"),
+        (answered(503, problem("UNAVAILABLE", 503, retryable=True)), "503 UNAVAILABLE"),
+        (unreached, "ConnectError"),
+    ],
+)
+def test_a_server_with_too_much_to_do_is_asked_no_more(
+    device: Device, fault: Fault, told: str
+) -> None:
+    """Nothing is lost by it, and others have something to send."""
+    device.api.asks_until_settled = 1
+    _submit(device, 5)
+    device.sync()
+    report = device.fails(well, fault).sync()
+    assert (report.asked, report.ended, report.problem) == (2, 1, told)
+    assert device.fails().sync().ended == 4
 
 
 def test_a_server_that_does_not_answer_is_not_asked_for_everything(device: Device) -> None:
@@ -740,11 +820,11 @@ def test_a_pace_that_never_sends_is_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_the_backoff_is_bounded_and_drawn_evenly() -> None:
-    bounds = [Backoff(draw=lambda: 1.0).wait_s(n) for n in (0, 1, 2, 7, 8, 9, 10**6)]
-    assert bounds == [1, 1, 2, 64, 120, 120, 120]
+    bounds = [Backoff(draw=lambda: 1.0).wait_s(n) for n in (0, 1, 2, 5, 6, 7, 10**6)]
+    assert bounds == [4, 4, 8, 64, 120, 120, 120]
     assert Backoff(draw=lambda: 0.0).wait_s(9, 3) == 3
     assert Backoff(draw=lambda: 0.5).spread_s(10) == 5
-    waits = [Backoff().wait_s(4) for _ in range(4_000)]
+    waits = [Backoff().wait_s(2) for _ in range(4_000)]
     assert all(0 <= wait < 8 for wait in waits)
     quarters = [sum(2 * n <= wait < 2 * n + 2 for wait in waits) for n in range(4)]
     assert min(quarters) > 850
@@ -786,7 +866,7 @@ def test_p1_p5_whatever_goes_wrong_each_ends_once_and_in_its_phones_order(
 ) -> None:
     folder = tmp_path_factory.mktemp("history")
     with _opened(folder) as outbox:
-        device = Device(outbox, pace=Pace(backoff=Backoff(draw=lambda: 0.5)))
+        device = Device(outbox, pace=Pace(backoff=Backoff(1, draw=lambda: 0.5)))
         device.api.asks_until_settled = data.draw(st.integers(0, 2))
         faults = [fault for n, fault in enumerate(FAULTS) if n != SPLIT]
         for number in range(data.draw(st.integers(1, 4))):

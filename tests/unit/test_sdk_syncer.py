@@ -146,7 +146,7 @@ def test_an_answer_without_an_end_is_given_up(outbox: Outbox, drive: Drive) -> N
         return httpx.Response(200, stream=Endless())
 
     _submit(outbox, 1)
-    pace = Pace(budget_s=0.01, backoff=Backoff(0.1, 0.1, draw=lambda: 1.0))
+    pace = Pace(budget_s=1.0, backoff=Backoff(0.1, 0.1, draw=lambda: 1.0))
     transport = httpx.MockTransport(endless)
     report = drive(Syncer(outbox, URL, lambda: TOKEN, pace=pace, transport=transport))
     assert report.problem in {
@@ -176,6 +176,44 @@ def test_an_answer_that_drips_does_not_outlive_the_budget(outbox: Outbox, drive:
     report = drive(Syncer(outbox, URL, lambda: TOKEN, pace=pace, transport=transport))
     assert time.monotonic() - before_s < WAIT_S / 2
     assert (report.requests, outbox.counts()) == (1, {State.STORED: 1})
+
+
+def test_a_request_that_never_comes_back_is_left_alone_and_sends_nothing_later(
+    outbox: Outbox,
+) -> None:
+    """A name that is looked up for ever, say: no timeout of httpx bounds that."""
+    leave, sent = threading.Event(), list[httpx.Request]()
+
+    def stuck(request: httpx.Request) -> httpx.Response:
+        trace = request.extensions["trace"]
+        trace("connection.connect_tcp.started", {})
+        leave.wait(WAIT_S)
+        trace("http11.send_request_headers.started", {})
+        sent.append(request)
+        return httpx.Response(200)
+
+    _submit(outbox, 1)
+    pace = Pace(budget_s=0.1, backoff=Backoff(0.1, 0.1, draw=lambda: 1.0))
+    transport = httpx.MockTransport(stuck)
+    before_s = time.monotonic()
+    report = Syncer(outbox, URL, lambda: TOKEN, pace=pace, transport=transport).sync()
+    assert time.monotonic() - before_s < WAIT_S / 2
+    assert report.problem == "no time left: the rest stays in the outbox (TimeoutError)"
+    assert [each.suspect for each in outbox.pending()] == [0], "it cannot have arrived"
+    leave.set()
+    _until(lambda: not any(t.name == "wakala-request" for t in threading.enumerate()))
+    assert sent == []
+
+
+def test_what_the_callers_transport_raises_comes_out(outbox: Outbox, drive: Drive) -> None:
+    def broken(request: httpx.Request) -> httpx.Response:
+        raise RuntimeError("no card in the reader")
+
+    _submit(outbox, 1)
+    transport = httpx.MockTransport(broken)
+    with pytest.raises(RuntimeError, match="no card"):
+        drive(Syncer(outbox, URL, lambda: TOKEN, pace=QUICK, transport=transport))
+    assert outbox.counts() == {State.STORED: 1}
 
 
 # The token.
@@ -427,7 +465,7 @@ def test_rounds_that_fail_come_later_and_later(
             return True
 
     syncer._run(every_s=30, spread_s=0, stopping=syncer._stopping, wake=Waking())
-    assert waits == [31, 32, 34, 38, 30, 30]
+    assert waits == [34, 38, 46, 62, 30, 30]
 
 
 # Cancelling.

@@ -29,6 +29,11 @@ class Account:
         self.dynamodb = DynamoDB(now_ms)
         self.sqs = Sqs(now_ms)
         self.events = EventBridge(now_ms, self.deliver)
+        self._calls: dict[str, Callable[[str, Json], Json]] = {
+            "dynamodb": self.dynamodb.call,
+            "sqs": self.sqs.call,
+            "events": self.events.call,
+        }
         self.tables: dict[str, Table] = {
             name: self.dynamodb.create_table(**members)
             for name, members in self.stack.of_type("AWS::DynamoDB::Table").items()
@@ -44,11 +49,10 @@ class Account:
 
     def answer(self, service: str, operation: str, body: Json) -> Json:
         """What a call is answered with; one at a time. Raises `AwsError`."""
-        services = {"dynamodb": self.dynamodb, "sqs": self.sqs, "events": self.events}
-        if service not in services:
+        if service not in self._calls:
             raise Unsupported(service)
         with self._lock:
-            return services[service].call(operation, body)
+            return self._calls[service](operation, body)
 
     def attach(self, client: Any) -> None:
         """From now on this account answers that client."""

@@ -109,13 +109,17 @@ class _Prepared:
 class DynamoDB:
     """The service: its tables, and one `call`.
 
+    `lag` is told the table and the index of each read that need not be consistent, and says how
+    many of the table's latest commits it does not see; without it every read is up to date.
     `observers` are told each write when its condition has been looked at. `rewrite` may change an
-    operation's body before it is run; unused names and values are then let pass.
+    operation's body before it is run; names and values that nothing uses any more then pass, and so
+    does a ConditionCheck without a condition.
     """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self.tables: dict[str, Table] = {}
         self.observers: list[Callable[[Write], None]] = []
+        self.lag: Callable[[str, str | None], int] | None = None
         self.rewrite: Callable[[str, Json], Json] | None = None
         self._now_ms = now_ms
         self._numbers = itertools.count(1)
@@ -236,38 +240,39 @@ class DynamoDB:
 
     def _prepare(self, operation: str, action: str, asked: Json) -> _Prepared:
         table = self._table(asked["TableName"])
-        parsed: list[Parsed[Any]] = []
-        condition: Parsed[expressions.Condition] | None = None
-        update: Parsed[expressions.Update] | None = None
-        if "ConditionExpression" in asked:
-            condition = expressions.condition(asked["ConditionExpression"], "ConditionExpression")
-            parsed.append(condition)
-        elif action == "ConditionCheck":
-            raise invalid("The ConditionExpression of a ConditionCheck must be specified")
-        if "UpdateExpression" in asked:
-            update = expressions.update(asked["UpdateExpression"])
-            parsed.append(update)
-        elif action == "Update" and operation == "TransactWriteItems":
-            raise invalid("The UpdateExpression of an Update must be specified")
-        given = self._given(asked, parsed)
+        condition, update = self._parsed(operation, action, asked)
+        given = self._given(asked, [each for each in (condition, update) if each is not None])
         with _item_errors(operation):
             item = values.canonical_item(asked["Item"]) if action == "Put" else {}
             key = table.read_item(item) if action == "Put" else table.read_key(asked["Key"])
+            new = table.new_row(item) if action == "Put" else None
         old = table.row(key)
         item_now = old.item if old else {}
         holds = condition is None or condition.body.holds(item_now, given)
         self._tell(operation, action, asked, holds)
         if not holds or action == "ConditionCheck":
             return _Prepared(action, table, key, old, old, holds, asked)
-        new: Row | None = None
         with _item_errors(operation):
-            if action == "Put":
-                new = table.new_row(item)
-            elif action == "Update":
+            if action == "Update":
                 base = item_now or values.canonical_item(asked["Key"])
                 made = _updated(base, table, update, given, is_new=old is None)
                 new = old if old is not None and made == old.item else table.new_row(made)
         return _Prepared(action, table, key, old, new, holds, asked)
+
+    def _parsed(
+        self, operation: str, action: str, asked: Json
+    ) -> tuple[Parsed[expressions.Condition] | None, Parsed[expressions.Update] | None]:
+        condition: Parsed[expressions.Condition] | None = None
+        update: Parsed[expressions.Update] | None = None
+        if "ConditionExpression" in asked:
+            condition = expressions.condition(asked["ConditionExpression"], "ConditionExpression")
+        elif action == "ConditionCheck" and self.rewrite is None:
+            raise invalid("The ConditionExpression of a ConditionCheck must be specified")
+        if "UpdateExpression" in asked:
+            update = expressions.update(asked["UpdateExpression"])
+        elif action == "Update" and operation == "TransactWriteItems":
+            raise invalid("The UpdateExpression of an Update must be specified")
+        return condition, update
 
     def _tell(self, operation: str, action: str, asked: Json, holds: bool) -> None:
         if self.observers:
@@ -292,7 +297,7 @@ class DynamoDB:
         for member, found in (("Names", names), ("Values", literals)):
             if found is not None and not found:
                 raise invalid(f"ExpressionAttribute{member} must not be empty")
-            if found is not None and not parsed:
+            if found is not None and not parsed and self.rewrite is None:
                 raise invalid(
                     f"ExpressionAttribute{member} can only be specified when using expressions"
                 )
@@ -321,7 +326,8 @@ class DynamoDB:
 
     def _get_item(self, body: Json) -> Json:
         table = self._table(body["TableName"])
-        row = table.row(table.read_key(body["Key"]))
+        key = table.read_key(body["Key"])
+        row = self._past(table, body).get(key, table.row(key))
         consistent = body.get("ConsistentRead", False)
         units = tables.read_units(row.size if row else 0, consistent=consistent)
         answer = _consumed(body, table.name, units)
@@ -388,6 +394,8 @@ class DynamoDB:
             found = index.places.get(place, [])
         else:
             found = [(part, (place, part)) for part in table.order.get(place, [])]
+        past = self._past(table, body)
+        found = _as_before(found, past, place, index.key_of if index else table.schema.key_of)
         found = [each for each in found if _within(each[0], low, high, prefix)]
         if not body.get("ScanIndexForward", True):
             found = found[::-1]
@@ -399,7 +407,8 @@ class DynamoDB:
             mark = (after[0], after[2])
             backward = not body.get("ScanIndexForward", True)
             found = [each for each in found if (each < mark if backward else each > mark)]
-        return self._page(body, table, index, [key for _, key in found], given)
+        rows = [past.get(key, table.row(key)) for _, key in found]
+        return self._page(body, table, index, rows, given)
 
     def _scan(self, body: Json) -> Json:
         table = self._table(body["TableName"])
@@ -417,10 +426,15 @@ class DynamoDB:
         if "ExclusiveStartKey" in body:
             _, _, after = _start(body["ExclusiveStartKey"], table, index)
             placed = [each for each in placed if each > (_hashed(after), after)]
-        return self._page(body, table, index, [key for _, key in placed], given)
+        return self._page(body, table, index, [table.row(key) for _, key in placed], given)
 
     def _page(
-        self, body: Json, table: Table, index: Index | None, keys: Sequence[Key], given: Given
+        self,
+        body: Json,
+        table: Table,
+        index: Index | None,
+        rows: Sequence[Row | None],
+        given: Given,
     ) -> Json:
         """As many items as the limit and 1 MB allow, those that pass the filter shown."""
         _reject_select(body, index)
@@ -430,8 +444,7 @@ class DynamoDB:
         items: list[Json] = []
         size = scanned = 0
         last: Json | None = None
-        for key in keys:
-            row = table.row(key)
+        for row in rows:
             assert row is not None
             item = index.shown(row.item) if index else row.item
             size += row.size if index is None else values.item_size(item)
@@ -452,6 +465,12 @@ class DynamoDB:
             names = {*table.schema.names, *(index.schema.names if index else ())}
             answer["LastEvaluatedKey"] = {name: last[name] for name in names}
         return answer
+
+    def _past(self, table: Table, body: Json) -> dict[Key, Row | None]:
+        """What this read sees of the past in place of what is there now."""
+        if self.lag is None or body.get("ConsistentRead"):
+            return {}
+        return table.before(self.lag(table.name, body.get("IndexName")))
 
     def _filters(self, body: Json) -> list[Parsed[Any]]:
         parsed: list[Parsed[Any]] = []
@@ -536,7 +555,9 @@ def _updated(
     removed: list[expressions.Steps] = []
     for change, target in zip(changes, targets, strict=True):
         if change.action == "REMOVE":
-            removed.append(target)
+            _removed(item, target)  # what holds it must be there
+            if change.path.of(item, given) is not None:
+                removed.append(target)
             continue
         value = _changed(change, item, given)
         if value is None:
@@ -707,6 +728,23 @@ def _key_test(part: expressions.Condition, given: Given) -> tuple[str, dict[str,
             raise invalid("Invalid operator used in KeyConditionExpression")
     [step] = path.resolved(given)
     return str(step), bounds
+
+
+def _as_before(
+    found: list[tuple[Any, Key]],
+    past: Mapping[Key, Row | None],
+    place: Any,
+    key_of: Callable[[Json], tuple[Any, Any] | None],
+) -> list[tuple[Any, Key]]:
+    """The sort keys and keys of a partition as they were, in order."""
+    if not past:
+        return found
+    kept = [each for each in found if each[1] not in past]
+    for key, row in past.items():
+        was = None if row is None else key_of(row.item)
+        if was is not None and was[0] == place:
+            kept.append((was[1], key))
+    return sorted(kept)
 
 
 def _within(part: Any, low: _Bound, high: _Bound, prefix: Any) -> bool:

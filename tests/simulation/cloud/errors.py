@@ -8,7 +8,8 @@ type Json = dict[str, Any]
 class AwsError(Exception):
     """An error answer: its code, its message, its HTTP status, and members of its own.
 
-    `reasons` are a cancelled transaction's, one for each of its items.
+    `reasons` are a cancelled transaction's, one for each of its items. Who makes one may set
+    `retries`: how often botocore is said to have tried again before.
     """
 
     def __init__(
@@ -24,6 +25,7 @@ class AwsError(Exception):
         self.message = message
         self.status = status
         self.members = members
+        self.retries = 0
         if reasons is not None:
             self.members["CancellationReasons"] = reasons
 

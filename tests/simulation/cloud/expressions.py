@@ -98,8 +98,6 @@ class Comparison:
     def holds(self, item: Json, given: Given) -> bool:
         """Values of two kinds are unequal, and neither is above the other."""
         left, right = self.left.of(item, given), self.right.of(item, given)
-        if left is None and right is None:
-            raise Unsupported("a comparison of two attributes of which neither is there")
         if left is None or right is None:
             return self.sign == "<>"
         if self.sign == "=":
@@ -225,9 +223,9 @@ class IfNotExists:
     operand: "Term"
 
     def of(self, item: Json, given: Given) -> Json | None:
-        """What is there, else the operand."""
-        found = self.path.of(item, given)
-        return self.operand.of(item, given) if found is None else found
+        """What is there, else the operand, which has to be there in any case."""
+        found, operand = self.path.of(item, given), _there(self.operand.of(item, given))
+        return operand if found is None else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,10 +300,7 @@ class Parsed[T]:
         for each in self.expected:
             kind = values.kind_of(given.values[each.literal])
             if kind not in each.kinds:
-                raise invalid(
-                    "Incorrect operand type for operator or function; "
-                    f"operator or function: {each.operator}, operand type: {kind}"
-                )
+                raise wrong_kind(each.operator, kind)
         for low, high in self.bounds:
             if not in_order(given.values[low], "<=", given.values[high]):
                 raise invalid(
@@ -319,6 +314,14 @@ def added(value: Json, more: Json, sign: int = 1) -> Json:
     if "N" not in value or "N" not in more:
         raise invalid("An operand in the update expression has an incorrect data type")
     return values.number_value(values.number_of(value) + sign * values.number_of(more))
+
+
+def wrong_kind(operator: str, kind: str) -> AwsError:
+    """A value stands where one of its kind makes no sense."""
+    return invalid(
+        "Incorrect operand type for operator or function; "
+        f"operator or function: {operator}, operand type: {kind}"
+    )
 
 
 def _there(found: Json | None) -> Json:
@@ -469,7 +472,8 @@ class _Parser:
                 raise self.refuse()
             self.advance()
             high = self.operand()
-            for each in (low, high):
+            self.distinct("BETWEEN", left, low, high)
+            for each in (left, low, high):
                 self.expect("BETWEEN", each, ORDERED)
             if isinstance(low, Literal) and isinstance(high, Literal):
                 self.bounds.append((low.name, high.name))
@@ -484,16 +488,13 @@ class _Parser:
             self.take(")")
             if len(options) > 100:
                 raise invalid(f"Invalid {self.where}: too many operands for IN")
+            self.distinct("IN", left, *options)
             return In(left, tuple(options))
         if self.token not in {"=", "<>", "<", "<=", ">", ">="}:
             raise self.refuse()
         sign = self.advance()
         right = self.operand()
-        if left == right:
-            raise invalid(
-                f"Invalid {self.where}: The first operand must be distinct from the remaining "
-                f"operands for this operator or function; operator: {sign}"
-            )
+        self.distinct(sign, left, right)
         if sign not in {"=", "<>"}:
             for each in (left, right):
                 self.expect(sign, each, ORDERED)
@@ -541,15 +542,28 @@ class _Parser:
         self.take(",")
         wanted = self.operand()
         self.take(")")
+        self.distinct(name, operand, wanted)
         self.expect(name, wanted, kinds[name])
+        if name == "begins_with":
+            self.expect(name, operand, kinds[name])
         if name == "attribute_type" and not isinstance(wanted, Literal):
             raise self.refuse()
         return Function(name, operand, wanted)
 
     def expect(self, operator: str, operand: Operand, kinds: frozenset[str]) -> None:
-        """Note what a literal here may be."""
+        """Note what a literal here may be; a size is a number."""
         if isinstance(operand, Literal):
             self.expected.append(Expected(operator, operand.name, kinds))
+        elif isinstance(operand, Size) and "N" not in kinds:
+            raise wrong_kind(operator, "N")
+
+    def distinct(self, operator: str, first: Operand, *others: Operand) -> None:
+        """Nothing is compared with itself."""
+        if isinstance(first, Path) and first in others:
+            raise invalid(
+                f"Invalid {self.where}: The first operand must be distinct from the remaining "
+                f"operands for this operator or function; operator: {operator}"
+            )
 
     def literal(self) -> Literal:
         """`:name`."""
@@ -654,7 +668,10 @@ class _Parser:
         if name == "if_not_exists":
             asked = self.path()
             self.take(",")
-            found: Term = IfNotExists(asked, self.term())
+            other = self.term()
+            if asked == other:
+                raise invalid(f"Invalid {self.where}: The first operand must be distinct")
+            found: Term = IfNotExists(asked, other)
         elif name == "list_append":
             first = self.term()
             self.take(",")

@@ -44,7 +44,10 @@ _OK = SimpleNamespace(status_code=200, headers={})
 def _refused(error: AwsError, convert: Callable[[Json], Json]) -> tuple[Any, Json]:
     parsed = convert(dict(error.members))
     parsed["Error"] = {"Code": error.code, "Message": error.message}
-    parsed["ResponseMetadata"] = {"HTTPStatusCode": error.status, "RetryAttempts": 0}
+    parsed["ResponseMetadata"] = {
+        "HTTPStatusCode": error.status,
+        "RetryAttempts": error.retries,
+    }
     return SimpleNamespace(status_code=error.status, headers={}), parsed
 
 

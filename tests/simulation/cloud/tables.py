@@ -1,6 +1,7 @@
 """Tables: items by their key, sparse indexes, streams of what was committed, and time to live."""
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,8 @@ HASH_BYTES_MAX, RANGE_BYTES_MAX = 2048, 1024
 ITEM_BYTES_MAX = 400 * 1024
 TTL_PAST_S_MAX = 5 * 365 * 86_400
 """What expired longer ago than about five years is not deleted: it is taken for a mistake."""
+LAG_MAX = 1000
+"""Commits that a read may be behind at most."""
 NO_RANGE = ""
 """Stands for the sort key where a table has none."""
 
@@ -118,6 +121,7 @@ class Table:
     partitions: dict[Comparable, dict[Any, Row]] = field(default_factory=dict)
     order: dict[Comparable, list[Any]] = field(default_factory=dict)
     stream: list[Json] = field(default_factory=list)
+    _latest: deque[tuple[Key, Row | None]] = field(default_factory=lambda: deque(maxlen=LAG_MAX))
 
     @property
     def arn(self) -> str:
@@ -139,6 +143,14 @@ class Table:
         for place, partition in self.partitions.items():
             for part in self.order[place]:
                 yield partition[part]
+
+    def before(self, commits: int) -> dict[Key, Row | None]:
+        """What was where the latest commits wrote, before they did."""
+        past: dict[Key, Row | None] = {}
+        for number in range(1, min(commits, len(self._latest)) + 1):
+            key, row = self._latest[-number]
+            past[key] = row
+        return past
 
     def items(self) -> list[Json]:
         """All items, for those who check; not to be changed."""
@@ -197,6 +209,7 @@ class Table:
                 del self.partitions[place], self.order[place]
         if old == new:
             return 0.0
+        self._latest.append((key, before))
         units = 0.0
         for index in self.indexes.values():
             units += _index_units(index, old, new)
@@ -321,15 +334,3 @@ def _schema(listed: list[Json], kinds: dict[str, str]) -> KeySchema:
     names = {each["KeyType"]: each["AttributeName"] for each in listed}
     own = {name: kinds[name] for name in names.values()}
     return KeySchema(names["HASH"], names.get("RANGE"), own)
-
-
-def between(
-    places: list[Any], low: Any | None, high: Any | None, *, low_in: bool, high_in: bool
-) -> tuple[int, int]:
-    """Where in a sorted list of sort keys a range begins and ends."""
-    start, end = 0, len(places)
-    if low is not None:
-        start = (bisect_left if low_in else bisect_right)(places, low)
-    if high is not None:
-        end = (bisect_right if high_in else bisect_left)(places, high)
-    return start, max(start, end)

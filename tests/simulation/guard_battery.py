@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 import pytest
 from hypothesis import Phase, settings
 
+from tests.engine import CHANNELS_ON, TABLES_ON
 from tests.simulation.cloud.dynamodb import DynamoDB
 from tests.simulation.guard_conditions import Guard, Seen, Weakened
 from tests.simulation.guard_sources import MODULES, Lines, imported
@@ -31,8 +32,10 @@ from tests.template import ROOT
 
 NICENESS = 10
 BATTERY = ("tests/contract", "tests/unit", "tests/simulation")
-LEFT_OUT = ("test_cli_", "test_sdk_", "test_herd", "test_guards", "test_openapi")
+LEFT_OUT = ("test_cli_", "test_sdk_", "test_herd", "test_guards", "test_simulated_", "test_dynamo")
 """Files of the battery that run none of the code whose guards are here, or this tool."""
+STARTED = {*TABLES_ON, *CHANNELS_ON}
+"""Engines that must be started, as the suites' parameters name them."""
 LOG = ROOT / ".wakala" / "guards.log"
 
 type Place = tuple[str, int]
@@ -94,7 +97,8 @@ def belongs(item: pytest.Item) -> bool:
     fixtures = getattr(item, "fixturenames", ())
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     apart = name.startswith(LEFT_OUT)
-    return not apart and "aws" not in fixtures and "engine" not in parameters.values()
+    started = any(isinstance(each, str) and each in STARTED for each in parameters.values())
+    return not apart and not started and "aws" not in fixtures
 
 
 class Battery:

@@ -15,6 +15,7 @@ from tests.template import ROOT
 
 TOLD = frozenset(
     {"_report", "_count_outcome", "_name", "_named", "_tell", "_fields", "_tell_of_unreadable"}
+    | {"_ask_for_consumption", "_report_consumption"}
 )
 """Functions that only log and count."""
 

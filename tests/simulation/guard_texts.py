@@ -9,21 +9,20 @@ from collections.abc import Mapping
 HEAD = """\
 # Every guard, and the test that goes red without it
 
-Written by `make guards`; [proof.md](proof.md) says what else is proved. Nothing here is a list kept
-by hand. **Conditions** are recorded as the adapters send them while the contract suites run on the
-simulated engine, and cut into clauses by that engine's own parser. A clause is broken at the
-engine, in the request, where our code cannot know: dropped; a bound moved by one; an equal number
-accepted from above (never from below: attempts, versions, revisions and totals only rise). **Code**
-guards are found in the syntax of the modules below: a condition that never or always holds, or
-loses a part; a bound off by one; rules in another order; a validator's constraint, an error's handler, a
-sorting or a step left out.
+Written by `make guards`; no list here is kept by hand. **Conditions** are recorded as the adapters
+send them while the contract suites run on the simulated engine, and cut into clauses by that
+engine's own parser. A clause is broken at the engine, in the request, where our code cannot know:
+dropped; a bound moved by one; an equal number accepted from above (never from below: attempts,
+versions, revisions and totals only rise). **Guards in code** are found in the syntax of the modules
+below: a condition that never or always holds, or loses a part; a bound off by one; rules in another
+order; a validator's constraint, an error's handler, a sorting or a step left out.
 
 Each mutant gets those tests that can tell: in which its clause decides otherwise, or which run its
 line. They run in one process, the quickest first, up to the first that is red: the contract suites
 on the fakes and on the simulated engine, the unit tests, the interleavings. What nothing catches
 is either **redundant**, with the reason, or a missing test, which was then written.
 
-| Clauses | Guards in code | Mutants | Caught by a test | By the clock | Redundant | By nothing |
+| Clauses | In code | Mutants | Caught by a test | By the clock alone | Redundant | By nothing |
 |--:|--:|--:|--:|--:|--:|--:|
 | {clauses} | {guards} | {mutants} | {caught} | {late} | {redundant} | {nothing} |
 """
@@ -104,7 +103,7 @@ PROTECTS: Mapping[str, str] = {
     ),
     "wallet_ledger.messages": "No message is trusted more than a stranger (P1, P4).",
     "wallet_ledger.consumer": (
-        "What cannot be finished holds back what comes after it of its phone, and nobody else (P10)."
+        "What cannot be finished holds back what comes after it of its phone, no other (P10)."
     ),
     "wallet_ledger.patience": "Waiting has a limit (P5).",
     "wallet_ledger.derive": "Every committed move is told once, with the same id each time (P5).",
@@ -147,5 +146,80 @@ PROTECTS: Mapping[str, str] = {
 }
 """What each module's guards are for."""
 
-REDUNDANT: Mapping[str, str] = {}
+_TYPES = "for the type checker alone: what was asked before excludes it"
+_DISJOINT = "the two never hold at once, so their order says nothing"
+_SPARES = "without it a call is made, or a pool opened, that changes nothing"
+_SLACK = "a limit with room to spare, of which one more is still within"
+_PARALLEL = "both are made from one list, a few lines above"
+
+REDUNDANT: Mapping[str, str] = {
+    f"wallet_ledger.{name}": why
+    for name, why in {
+        "contracts | _phone | national and info.context is not None"
+        " | without `info.context is not None`": "every caller gives the region as context",
+        "contracts | (module) | max_length=64 | left out": (
+            "the pattern allows no more; it stands here for readers of the OpenAPI document"
+        ),
+        "contracts | _Body | hide_input_in_errors=True | left out": (
+            "pydantic's own error never leaves `_validate`; it hides the input from whoever logs it"
+        ),
+        "contracts | read_batch | errors or not isinstance(batch, list)"
+        " | without `not isinstance(batch, list)`": _TYPES,
+        "contracts | read_bus_request | refund.currency | always": _TYPES,
+        "messages | _require_members | min(missing) | max": (
+            "which of several missing members is named"
+        ),
+        "consumer | Consumer.handle_batch | strict=True | left out": _PARALLEL,
+        "consumer | Consumer._hand_over | sorted(kept) | not sorted": (
+            "Lambda does not ask for the order of what comes again"
+        ),
+        "consumer | Consumer._in_parallel | len(items) < 2 | `len(items) <= 2`": (
+            "two wallets in turn: only slower"
+        ),
+        "patience | Patience.over | self._clock.now_ms() > self._deadline_ms"
+        " | `self._clock.now_ms() >= self._deadline_ms`": _SLACK,
+        "patience | Patience.wait | self._clock.now_ms() + pause_s * 1000 >= self._deadline_ms"
+        " | `self._clock.now_ms() + pause_s * 1000 > self._dea…`": _SLACK,
+        "domain.refunds | decide_refund | seen.row is None and seen.debit is None,"
+        " then _is_anothers(asked, seen) | in the other order": _DISJOINT,
+        "domain.refunds | decide_refund | seen.row is not None and seen.row.status in _OPEN,"
+        " then seen.row is not None and seen.row.status in _NO_MONEY_MOVED"
+        " | in the other order": _DISJOINT,
+        "domain.refunds | _is_anothers | original is not None and"
+        " (not _currency_fits(asked, original.currency)) | without `original is not None`": _TYPES,
+        "domain.refunds | _cancelled_by | row.status is Status.CANCELLED and mine"
+        " | without `row.status is Status.CANCELLED`": (
+            "`cancelled_by` is set with that status alone, which is final"
+        ),
+        "domain.refunds | _before_settlement | is_full(asked.amount_minor, row), then"
+        " asked.amount_minor is not None and asked.amount_minor > row… | in the other order": (
+            _DISJOINT
+        ),
+        "domain.refunds | _before_settlement | asked.amount_minor is not None and"
+        " asked.amount_minor > row.amount_minor | without `asked.amount_minor is not None`": _TYPES,
+        "domain.refunds | _before_settlement | asked.amount_minor is not None and"
+        " asked.amount_minor > row.amount_minor | `asked.amount_minor >= row.amount_minor`": (
+            "all of it was answered just before, as a cancellation"
+        ),
+        "domain.refunds | _after_settlement | seen.row is None and seen.debit is not None and"
+        " isinstance(seen.debit.outcome, Rejected) | without `seen.row is None`": (
+            "P6: a row says settled only where its debit was posted"
+        ),
+        "domain.refunds | _after_settlement | seen.row is None and seen.debit is not None and"
+        " isinstance(seen.debit.outcome, Rejected) | without `seen.debit is not None`": _TYPES,
+        "domain.refunds | _after_settlement | original is None or seen.wallet is None"
+        " | without `original is None`": _TYPES,
+        "domain.letters | debit_standing | row.status is Status.HELD,"
+        " then row.status is Status.QUEUED | in the other order": _DISJOINT,
+        "aws.ledger | _read_failure | strict=True | left out": "their lengths were compared before",
+        "aws.letters | DynamoDeadLetters.record | len(parts[-1]) < RECORD_PART_BYTES | never": (
+            _SPARES
+        ),
+    }.items()
+} | {
+    "relay.forward | _for | item.destination is destination and isinstance(item.content, kind)"
+    " | without `isinstance(item.content, kind)`": _TYPES,
+    "relay.stream | _letter | len(letter.body) <= LETTER_BYTES_MAX"
+    " | `len(letter.body) < LETTER_BYTES_MAX`": _SLACK,
+}
 """By the mutant's name, why no test can tell."""

@@ -410,6 +410,12 @@ def test_each_wallet_rests_by_its_own_count(world: World) -> None:
     ]
 
 
+def test_work_that_says_nothing_of_a_message_lets_none_of_the_batch_go(world: World) -> None:
+    """There is no such work; if there is once, all of the batch comes again."""
+    with pytest.raises(ValueError, match="shorter"):
+        world.handle([record(debit(), "1")], lambda _: [])
+
+
 def test_where_everything_is_done_nothing_is_given_back(world: World) -> None:
     """A call without an entry is an error to SQS."""
     asked: list[Sequence[tuple[str, int]]] = []

@@ -176,6 +176,15 @@ def test_p1_what_was_purged_and_sent_again_is_told_under_the_same_id() -> None:
     assert _detail(first[0])["eventId"] == _detail(second[0])["eventId"]
 
 
+def test_the_end_of_a_row_has_one_id_whichever_attempt_came_to_it() -> None:
+    ids = {
+        _detail(from_row(_row(attempt=n), _row(Status.SYNCED, attempt=n))[0])["eventId"]
+        for n in (1, 2, 7)
+    }
+
+    assert len(ids) == 1
+
+
 def test_a_row_that_is_held_again_at_a_later_attempt_is_told_again() -> None:
     held = [from_row(_row(), _row(Status.HELD, attempt=n)) for n in (1, 2, 2)]
     first, second, again = (_detail(sent[0])["eventId"] for sent in held)

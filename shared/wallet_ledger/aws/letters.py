@@ -9,7 +9,6 @@ from botocore.exceptions import ClientError
 from wallet_ledger.aws import items
 from wallet_ledger.aws.clients import (
     CONDITION_FAILED,
-    TRANSIENT_CODES,
     cancellation_codes,
     error_code,
     passing_errors,
@@ -166,9 +165,8 @@ class DynamoDeadLetters:
             with passing_errors():
                 self._client.transact_write_items(TransactItems=request)
         except ClientError as error:
-            codes = {*cancellation_codes(error)}
             # What passes was told apart by `passing_errors`: conditions alone are left.
-            if "ConditionalCheckFailed" in codes and codes.isdisjoint(TRANSIENT_CODES):
+            if "ConditionalCheckFailed" in cancellation_codes(error):
                 return False
             raise
         return True

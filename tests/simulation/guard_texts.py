@@ -150,6 +150,8 @@ _TYPES = "for the type checker alone: what was asked before excludes it"
 _DISJOINT = "the two never hold at once, so their order says nothing"
 _SPARES = "without it a call is made, or a pool opened, that changes nothing"
 _SLACK = "a limit with room to spare, of which one more is still within"
+_ORDER = "Lambda does not ask for the order of what comes again"
+_FULL_BEFORE = "all of it was answered just before, as a cancellation"
 _PARALLEL = "both are made from one list, a few lines above"
 
 REDUNDANT: Mapping[str, str] = {
@@ -170,9 +172,7 @@ REDUNDANT: Mapping[str, str] = {
             "which of several missing members is named"
         ),
         "consumer | Consumer.handle_batch | strict=True | left out": _PARALLEL,
-        "consumer | Consumer._hand_over | sorted(kept) | not sorted": (
-            "Lambda does not ask for the order of what comes again"
-        ),
+        "consumer | Consumer._hand_over | sorted(kept) | not sorted": (_ORDER),
         "consumer | Consumer._in_parallel | len(items) < 2 | `len(items) <= 2`": (
             "two wallets in turn: only slower"
         ),
@@ -199,7 +199,7 @@ REDUNDANT: Mapping[str, str] = {
         " asked.amount_minor > row.amount_minor | without `asked.amount_minor is not None`": _TYPES,
         "domain.refunds | _before_settlement | asked.amount_minor is not None and"
         " asked.amount_minor > row.amount_minor | `asked.amount_minor >= row.amount_minor`": (
-            "all of it was answered just before, as a cancellation"
+            _FULL_BEFORE
         ),
         "domain.refunds | _after_settlement | seen.row is None and seen.debit is not None and"
         " isinstance(seen.debit.outcome, Rejected) | without `seen.row is None`": (
@@ -211,6 +211,10 @@ REDUNDANT: Mapping[str, str] = {
         " | without `original is None`": _TYPES,
         "domain.letters | debit_standing | row.status is Status.HELD,"
         " then row.status is Status.QUEUED | in the other order": _DISJOINT,
+        "aws.messaging | _chunks | chunk and (len(chunk) == ENTRIES_MAX or chunk_bytes + size >"
+        " CALL_BYTES_MAX) | `chunk_bytes + size >= CALL_BYTES_MAX`": _SLACK,
+        "aws.refunds | DynamoRefundBooks._row | seen.row is not None and"
+        " decided.row_after is not None | without `seen.row is not None`": _TYPES,
         "aws.ledger | _read_failure | strict=True | left out": "their lengths were compared before",
         "aws.letters | DynamoDeadLetters.record | len(parts[-1]) < RECORD_PART_BYTES | never": (
             _SPARES
@@ -219,6 +223,20 @@ REDUNDANT: Mapping[str, str] = {
 } | {
     "relay.forward | _for | item.destination is destination and isinstance(item.content, kind)"
     " | without `isinstance(item.content, kind)`": _TYPES,
+    "ingest.api | Problem.members | self.errors | always": "an empty list of errors says the same",
+    "ingest.api | submit_batch | strict=True | left out": _PARALLEL,
+    "ingest.bus | _send | sorted(kept) | not sorted": _ORDER,
+    "ingest.refund | _before_settlement | is_full(wanted.amount_minor, row), then"
+    " wanted.amount_minor is not None and wanted.amount_minor > r… | in the other order": _DISJOINT,
+    "ingest.refund | _before_settlement | wanted.amount_minor is not None and wanted.amount_minor >"
+    " row.amount_minor | without `wanted.amount_minor is not None`": _TYPES,
+    "ingest.refund | _before_settlement | wanted.amount_minor is not None and wanted.amount_minor >"
+    " row.amount_minor | `wanted.amount_minor >= row.amount_minor`": _FULL_BEFORE,
+    "ingest.refund | _while_pending | pending is None or pending.refund_id != wanted.refund_id"
+    " | without `pending is None`": _TYPES,
+    "reconcile.settle | settle | refused is not None | always": (
+        "where nothing was refused nothing is left to be tried one by one"
+    ),
     "relay.stream | _letter | len(letter.body) <= LETTER_BYTES_MAX"
     " | `len(letter.body) < LETTER_BYTES_MAX`": _SLACK,
 }

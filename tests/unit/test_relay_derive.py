@@ -405,7 +405,7 @@ def test_the_refusal_of_a_refund_of_all_names_no_amount() -> None:
 
 
 def test_the_refusal_of_a_refund_of_nothing_names_no_currency() -> None:
-    """Where neither the request nor an original says one, ISO's XXX is in the books alone."""
+    """Where neither the request nor an original says one, the books have ISO's word for none."""
     decided = Reject(Reason.ORIGINAL_NOT_FOUND, None, None)
     asked = samples.refund("R-1", 30)
     unknown = items.read_entry(items.refund_item(asked, decided, NO_CURRENCY, START_MS))

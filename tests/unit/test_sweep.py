@@ -327,8 +327,9 @@ def test_a_run_says_how_much_is_open_and_how_old_the_oldest_is_but_for_what_is_h
     town.put(samples.row_of(samples.request("k-0"), Status.HELD))
     town.pass_ms(50_000)
     town.accept("k-1")
+    town.pass_ms(10_000)
     town.accept("k-2")
-    town.pass_ms(90_500)
+    town.pass_ms(80_500)
     swept = town.sweep()
     assert (swept.open_rows, swept.oldest_age_s) == (2, 90)
 

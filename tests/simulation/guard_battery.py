@@ -32,8 +32,12 @@ from tests.template import ROOT
 
 NICENESS = 10
 BATTERY = ("tests/contract", "tests/unit", "tests/simulation")
-LEFT_OUT = ("test_cli_", "test_sdk_", "test_herd", "test_guards", "test_simulated_", "test_dynamo")
-"""Files of the battery that run none of the code whose guards are here, or this tool."""
+LEFT_OUT = (
+    *("test_cli_", "test_sdk_", "test_herd", "test_guards", "test_simulated_", "test_dynamo"),
+    "test_every_call_may_fail",
+)
+"""Files of the battery that run none of the code whose guards are here; this tool; and what takes
+longer than all of the rest."""
 STARTED = {*TABLES_ON, *CHANNELS_ON}
 """Engines that must be started, as the suites' parameters name them."""
 LOG = ROOT / ".wakala" / "guards.log"
@@ -56,8 +60,13 @@ class Recorded:
         """The tests that run one of these lines, the quickest first."""
         return self.in_order({test for place in places for test in self.lines.get(place, ())})
 
-    def bounded(self, tests: Iterable[str], seconds: float) -> list[str]:
-        """As many of them as take no longer than that, the quickest first."""
+    def mutant(
+        self, name: str, tests: Iterable[str], break_it: Callable[[], None], budget_s: float
+    ) -> "Mutant":
+        """A mutant for as many of the tests as take no longer than that."""
+        return Mutant(name, self._bounded(tests, budget_s), self.seconds, break_it)
+
+    def _bounded(self, tests: Iterable[str], seconds: float) -> list[str]:
         chosen: list[str] = []
         sum_s = 0.0
         for test in self.in_order(tests):
@@ -74,16 +83,17 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Mutant:
-    """What to break, how, and the tests that can tell, in their order."""
+    """What to break, how, and the tests that can tell, in their order; `seconds`: of each."""
 
     name: str
     tests: Sequence[str]
+    seconds: Mapping[str, float]
     break_it: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a mutant: the test that is red, or none; whether it only came to no end."""
+    """What became of a mutant: the test that is red, or none; or that only came to no end."""
 
     caught_by: str | None
     timed_out: bool
@@ -214,8 +224,14 @@ class Battery:
 
         def child() -> None:
             os.close(answer)
+            signal.signal(signal.SIGALRM, lambda *_: _say_hung())
             red = self._first_red(mutant)
             os.write(told, json.dumps({"red": red}).encode())
+
+        def _say_hung() -> NoReturn:
+            test = os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0]
+            os.write(told, json.dumps({"red": test, "hung": True}).encode())
+            os._exit(0)
 
         pid = _forked(child)
         os.close(told)
@@ -229,6 +245,7 @@ class Battery:
             traceback.print_exc()
             return f"({type(error).__name__} at import)"
         for item, following in _pairs([self.items[test] for test in mutant.tests]):
+            signal.setitimer(signal.ITIMER_REAL, 10 + 5 * mutant.seconds.get(item.nodeid, 0.0))
             self._run(item, following)
             if self._red:
                 break
@@ -256,9 +273,10 @@ def _ended(pid: int, answer: int, mutant: Mutant, took: float, *, came: bool) ->
     with os.fdopen(answer, "rb") as pipe:
         text = pipe.read()
     os.waitpid(pid, 0)
-    died = "(the process died)" if came else None
-    red = json.loads(text)["red"] if text and came else died
-    return Verdict(red, timed_out=not came, tests=len(mutant.tests), seconds=round(took, 1))
+    died: dict[str, Any] = {"red": "(the process died)" if came else None, "hung": not came}
+    told = json.loads(text) if text and came else died
+    hung = told.get("hung", False)
+    return Verdict(told["red"], timed_out=hung, tests=len(mutant.tests), seconds=round(took, 1))
 
 
 def _forked(work: Callable[[], object]) -> int:

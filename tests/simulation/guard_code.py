@@ -119,7 +119,8 @@ class _Finder:
     def block(self, body: list[ast.stmt]) -> Iterator[Broken]:
         for index, statement in enumerate(body):
             following = body[index + 1] if index + 1 < len(body) else None
-            if self.module_name in ORDERED and _is_rule(statement) and _is_rule(following):
+            rules = (_rule(statement), _rule(following))
+            if self.module_name in ORDERED and type(statement) is type(following) and all(rules):
                 yield self._swapped(body, index)
             yield from self.statement(body, index, statement)
 
@@ -141,7 +142,8 @@ class _Finder:
             case ast.Expr() if _is_telling(statement.value):
                 return
             case ast.Expr() | ast.AugAssign():
-                yield self.broken(statement, "left out", _replace(body, index, ast.Pass()))
+                nothing = ast.If(ast.Constant(False), [statement], [])
+                yield self.broken(statement, "left out", _replace(body, index, nothing))
                 yield from self.parts(statement)
             case _:
                 yield from self.parts(statement)
@@ -327,18 +329,24 @@ class _Finder:
 
     def _swapped(self, body: list[ast.stmt], index: int) -> Broken:
         first, second = body[index], body[index + 1]
-        assert isinstance(first, ast.If)
-        assert isinstance(second, ast.If)
+        asked = [_short(each, 60) for each in (_rule(first), _rule(second)) if each]
 
         def apply() -> None:
             body[index], body[index + 1] = second, first
 
-        text = f"{_short(first.test, 60)}, then {_short(second.test, 60)}"
+        text = ", then ".join(asked)
         return self.made(text, "in the other order", range(first.lineno, first.lineno + 1), apply)
 
 
-def _is_rule(statement: ast.stmt | None) -> bool:
-    return isinstance(statement, ast.If) and not statement.orelse and _ends(statement.body)
+def _rule(statement: ast.stmt | None) -> ast.expr | None:
+    """What a rule of a list of rules asks: one that ends the matter, or one for each of some."""
+    match statement:
+        case ast.If(orelse=[]) if _ends(statement.body):
+            return statement.test
+        case ast.For():
+            return statement.iter
+        case _:
+            return None
 
 
 def _is_condition(node: ast.expr) -> bool:

@@ -12,7 +12,6 @@ from tests.template import ROOT
 PAGE = ROOT / "docs" / "proof-guards.md"
 CONDITIONS = "conditions"
 UNCONDITIONAL = "(no condition)"
-_FATES = re.compile(r"(?:^|; )(?P<changes>.+?) → (?P<end>[^;]+)")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -42,11 +41,12 @@ class Fate:
         """In Markdown."""
         if self.caught_by is not None and "::" in self.caught_by:
             file, name = self.caught_by.split("::")[:2]
-            return f"[`{name.split('[')[0]}`](../{file})"
+            shown = f"[`{name.split('[')[0]}`](../{file})"
+            return f"{shown} comes to no end" if self.timed_out else shown
         if self.caught_by is not None:
             return f"does not even load {self.caught_by}"
         if self.timed_out:
-            return "caught by the clock alone: it came to no end"
+            return "something comes to no end"
         return f"**redundant:** {self.redundant}" if self.redundant else "**nothing**"
 
 
@@ -132,8 +132,8 @@ class Page:
             "clauses": sum(row.text != UNCONDITIONAL for row in clauses),
             "guards": len(self.fates) - len(clauses),
             "mutants": len(ends),
-            "caught": sum(end.startswith("[") or "load" in end for end in ends),
-            "late": sum("the clock alone" in end for end in ends),
+            "caught": sum(end[0] != "*" and "comes to no end" not in end for end in ends),
+            "late": sum("comes to no end" in end for end in ends),
             "redundant": sum("**redundant" in end for end in ends),
             "nothing": sum("**nothing" in end for end in ends),
         }

@@ -28,8 +28,8 @@ from tests.simulation.guard_texts import REDUNDANT
 CONDITIONS = ("tests/contract", "--ignore=tests/contract/test_every_call_may_fail.py")
 """The part of the battery that sends every condition, on the simulated engine."""
 
-BUDGET_S = 60.0
-"""Of tests, as long as they take alone, that one mutant is given."""
+BUDGET_S, EXPLAINED_S = 30.0, 2.0
+"""Of tests, as long as they took alone, for one mutant; and for one that nobody expects to see."""
 
 
 def condition_row(guard: Guard) -> Row:
@@ -64,18 +64,19 @@ def mutants(recorded: Recorded) -> Iterator[tuple[Row, str, Mutant]]:
         row, tests = condition_row(each.guard), recorded.weakened.get(each, frozenset())
         if each.change:
             broken = partial(_weaken, each)
-            yield row, each.change, Mutant(str(each), recorded.bounded(tests, BUDGET_S), broken)
+            yield row, each.change, recorded.mutant(str(each), tests, broken, _budget_s(str(each)))
     for path, each_code in everything():
         lines = [(path, line) for line in each_code.lines]
         if not each_code.in_function:
             lines = [place for place in recorded.lines if place[0] == path]
         tests = frozenset(recorded.that_run(lines))
-        mutant = Mutant(
-            str(each_code),
-            recorded.bounded(tests, BUDGET_S),
-            partial(_put_in_place, path, each_code),
-        )
+        put = partial(_put_in_place, path, each_code)
+        mutant = recorded.mutant(str(each_code), tests, put, _budget_s(str(each_code)))
         yield code_row(each_code), each_code.change, mutant
+
+
+def _budget_s(name: str) -> float:
+    return EXPLAINED_S if name in REDUNDANT else BUDGET_S
 
 
 def _weaken(weakened: Weakened) -> None:

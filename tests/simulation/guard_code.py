@@ -141,7 +141,7 @@ class _Finder:
                 return
             case ast.Expr() if _is_telling(statement.value):
                 return
-            case ast.Expr() | ast.AugAssign():
+            case ast.Expr(value=ast.Call()) | ast.AugAssign():
                 nothing = ast.If(ast.Constant(False), [statement], [])
                 yield self.broken(statement, "left out", _replace(body, index, nothing))
                 yield from self.parts(statement)
@@ -208,7 +208,7 @@ class _Finder:
     def keyword(
         self, keywords: list[ast.keyword], index: int, each: ast.keyword
     ) -> Iterator[Broken]:
-        if each.arg in CONSTRAINTS:
+        if each.arg in CONSTRAINTS and not isinstance(each.value, ast.BinOp):
 
             def apply() -> None:
                 keywords.remove(each)

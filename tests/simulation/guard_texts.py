@@ -150,6 +150,7 @@ _TYPES = "for the type checker alone: what was asked before excludes it"
 _DISJOINT = "the two never hold at once, so their order says nothing"
 _SPARES = "without it a call is made, or a pool opened, that changes nothing"
 _SLACK = "a limit with room to spare, of which one more is still within"
+_TOLD = "only what is logged, counted or said depends on it"
 _ORDER = "Lambda does not ask for the order of what comes again"
 _FULL_BEFORE = "all of it was answered just before, as a cancellation"
 _PARALLEL = "both are made from one list, a few lines above"
@@ -237,6 +238,48 @@ REDUNDANT: Mapping[str, str] = {
     "reconcile.settle | settle | refused is not None | always": (
         "where nothing was refused nothing is left to be tried one by one"
     ),
+    "reconcile.settle | _Group.posting | undecided or new | always": _SPARES,
+    "refund.give_back | give_back_all | results and stopped is None and patience.over"
+    " | without `stopped is None`": "which of two reasons those behind it are told",
+    "triage.act | _Case.held_row | row is None or self.seen.standing is not Standing.HELD"
+    " | without `row is None`": _TYPES,
+    "triage.act | _Case.held_row | row is None or self.seen.standing is not Standing.HELD"
+    " | without `self.seen.standing is not Standing.HELD`": (
+        "P8: a row names a letter only while it is held; one that is decided too is over before"
+    ),
+    "triage.act | _try_again | current is not None and current.status is LetterStatus.WAITING"
+    " | without `current is not None`": "only what is dealt with is ever purged",
+    "triage.act | _try_again | result.outcome is Outcome.CONTENDED and late"
+    " | without `result.outcome is Outcome.CONTENDED`": (
+        "after any other outcome the letter waits no more, which is asked next"
+    ),
+    "triage.act | _redrive | by.automatic and budget.automatic >= len(AUTOMATIC_AFTER_MS), then"
+    " not by.automatic and budget.by_hand >= BY_HAND_MAX and (not… | in the other order": _DISJOINT,
+    "triage.act | _discard | case.is_debit and case.seen.standing is Standing.UNREADABLE, then"
+    " _is_on_its_way(case.letter) | in the other order": (
+        "a debit is never sent from here, so none is on its way"
+    ),
+    "triage.desk | handle_request | not isinstance(request, dict) or not request.keys() <= _MEMBERS"
+    " | `request.keys() < _MEMBERS`": "no action takes every member at once",
+    "triage.desk | _each | not by.dry_run | never": _TOLD,
+    "triage.desk | _each | not by.dry_run | always": _TOLD,
+    "triage.desk | _due | watched.unread | never": _TOLD,
+    "triage.desk | _due | watched.unread | always": _TOLD,
+    "triage.desk | _due | (logger.warning if watched.unread else logger.info)('looked',"
+    " extra=seen | told) | left out": _TOLD,
+    "triage.desk | _look | result.outcome is not Outcome.UNCHANGED | always": _TOLD,
+    "triage.desk | _choice | sorted(choices) | not sorted": _TOLD,
+    "triage.keep | keep | diagnosis.verdict is Verdict.AUTO_REDRIVE | always": _SPARES,
+    "triage.keep | _see_debit | standing is not Standing.DECIDED and subjects.decided(debit)"
+    " | without `standing is not Standing.DECIDED`": _SPARES,
+    "triage.keep | _hold | seen.row is None or seen.standing is not Standing.OPEN or"
+    " (not letter.status.is_open) | without `not letter.status.is_open`": (
+        "a letter about a debit that is open is open: the table of diagnoses"
+    ),
+    "triage.watch | watch | letter.due_at_ms is not None and letter.due_at_ms <= now_ms"
+    " | without `letter.due_at_ms is not None`": _TYPES,
+    "triage.watch | watch.work | desk.clock.now_ms() >= deadline_ms"
+    " | `desk.clock.now_ms() > deadline_ms`": _SLACK,
     "relay.stream | _letter | len(letter.body) <= LETTER_BYTES_MAX"
     " | `len(letter.body) < LETTER_BYTES_MAX`": _SLACK,
 }

@@ -321,6 +321,18 @@ def test_the_cap_of_a_run_counts_what_was_tried(town: Town) -> None:
     assert town.sweep().sent_again == 1
 
 
+def test_a_refund_that_is_asked_for_is_sent_again_however_old_its_debit_is(town: Town) -> None:
+    asked = PendingRefund("r-1", None, "wrong amount")
+    settled = samples.row_of(samples.request("k-1"), Status.SYNCED)
+    waits = replace(requested(settled, asked, town.clock.now_ms()), expires_at_s=0)
+    town.put(replace(waits, next_sweep_at_ms=0))
+
+    swept = town.sweep()
+
+    assert (swept.sent_again, swept.expired) == (1, 0)
+    assert town.row().next_sweep_at_ms == town.clock.now_ms() + 60 * MINUTE_MS
+
+
 def test_a_run_says_how_much_is_open_and_how_old_the_oldest_is_but_for_what_is_held(
     town: Town,
 ) -> None:

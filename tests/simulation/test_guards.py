@@ -10,6 +10,7 @@ from tests.simulation.guard_code import all_broken, mutated
 from tests.simulation.guard_conditions import clauses, holds, show, weaken
 from tests.simulation.guard_page import CONDITIONS, PAGE, Page
 from tests.simulation.guard_sources import MODULES
+from tests.simulation.guard_texts import REDUNDANT
 from tests.simulation.guards import code_rows
 from tests.template import ROOT
 
@@ -110,3 +111,9 @@ def test_every_mutant_of_a_module_has_a_name_of_its_own_and_compiles(path: str) 
     assert len(set(names)) == len(names)
     for name in names[:: max(1, len(names) // 5)]:
         compile(mutated(path, name), path, "exec")
+
+
+def test_no_reason_is_left_over() -> None:
+    there = {str(each) for found in code_rows().values() for _, each in found}
+
+    assert REDUNDANT.keys() <= there

@@ -238,6 +238,10 @@ REDUNDANT: Mapping[str, str] = {
     "reconcile.settle | settle | refused is not None | always": (
         "where nothing was refused nothing is left to be tried one by one"
     ),
+    "reconcile.settle | _Group.committed | posting.new, then posting.status_only"
+    " | in the other order": "an id is in one of the two",
+    "reconcile.settle | _Group.learn | conflict.moved, then conflict.recorded.items()"
+    " | in the other order": "a debit whose row has moved is dropped, whatever its entry said before",
     "reconcile.settle | _Group.posting | undecided or new | always": _SPARES,
     "refund.give_back | give_back_all | results and stopped is None and patience.over"
     " | without `stopped is None`": "which of two reasons those behind it are told",

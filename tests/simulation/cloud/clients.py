@@ -56,20 +56,23 @@ def simulated() -> Iterator[Aws]:
 
 
 class LeapingTime:
-    """Stands for the module `time`: a pause is over at once, and the time it takes has passed."""
+    """Stands for the module `time`: nothing but a pause takes time, and it is over at once.
+
+    So no deadline passes because the machine is busy.
+    """
 
     def __init__(self) -> None:
-        self._slept_ns = 0
+        self._now_ns = time.time_ns()
         self._lock = Lock()
 
     def time_ns(self) -> int:
         """Nanoseconds since the epoch."""
-        return time.time_ns() + self._slept_ns
+        return self._now_ns
 
     def sleep(self, seconds: float) -> None:
         """Leap so far."""
         with self._lock:
-            self._slept_ns += int(seconds * 1_000_000_000)
+            self._now_ns += int(seconds * 1_000_000_000)
 
 
 @contextmanager

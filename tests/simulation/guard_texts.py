@@ -241,7 +241,7 @@ REDUNDANT: Mapping[str, str] = {
     "reconcile.settle | _Group.committed | posting.new, then posting.status_only"
     " | in the other order": "an id is in one of the two",
     "reconcile.settle | _Group.learn | conflict.moved, then conflict.recorded.items()"
-    " | in the other order": "a debit whose row has moved is dropped, whatever its entry said before",
+    " | in the other order": "a debit whose row has moved is dropped in either order",
     "reconcile.settle | _Group.posting | undecided or new | always": _SPARES,
     "refund.give_back | give_back_all | results and stopped is None and patience.over"
     " | without `stopped is None`": "which of two reasons those behind it are told",

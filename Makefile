@@ -7,7 +7,7 @@ PINS   := --quiet --generate-hashes --no-emit-index-url --no-emit-find-links \
           --python-version 3.13 --custom-compile-command "make pins"
 
 .DEFAULT_GOAL := help
-.PHONY: help run stop test check lint types soak chaos openapi invoke pins clean
+.PHONY: help run stop test check lint types soak chaos guards openapi invoke pins clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -43,6 +43,9 @@ soak: $(READY) ## Play histories of the simulator (SEEDS=1..5000, or how many) a
 
 openapi: $(READY) ## Write docs/openapi.yaml anew from the code that it describes
 	PYTHONPATH=services $(BIN)/python -m tests.openapi
+
+guards: $(READY) ## Break each guard in turn that docs/proof-guards.md does not tell of (ALL=1: each)
+	PYTHONPATH=services $(BIN)/python -m tests.simulation.guards $(if $(ALL),--all)
 
 # The function runs in Docker on Lambda's own image, for this machine's processor. The exit status
 # is 0 even when it raised: read the answer.

@@ -47,8 +47,6 @@ def handle_batch(
 
 
 def _send(pairs: Sequence[tuple[Record, OutgoingMessage]], queue: Queue) -> list[Record]:
-    if not pairs:
-        return []
     try:
         kept = queue.send([message for _, message in pairs])
     except Exception as error:  # say, a letter larger than a queue takes: the others are still sent

@@ -55,7 +55,7 @@ def handle_batch(
             if derive is not _from_dead_letters:  # a letter of a letter would go round for ever
                 unread.append((index, _letter(why, record)))
     first = forward(outgoing, queues, bus)
-    kept = delivery_failures.send([letter for _, letter in unread]) if unread else frozenset()
+    kept = delivery_failures.send([letter for _, letter in unread])
     stops = [unread[place][0] for place in kept] + ([] if first is None else [first])
     if not stops:
         return {"batchItemFailures": []}

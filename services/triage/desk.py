@@ -217,7 +217,7 @@ def _filter(request: Request) -> views.Filter:
     if not isinstance(members, dict):
         raise InvalidMessage("filter: an object")
     known = "fingerprint class source agentId why status arrivedFrom arrivedUntil".split()
-    if unknown := sorted(members.keys() - set(known)):
+    if unknown := members.keys() - set(known):
         raise InvalidMessage(f"filter: {len(unknown)} members that are not known")
     statuses = members.get("status", [])
     if not isinstance(statuses, list) or not set(map(str, statuses)) <= set(LetterStatus):

@@ -88,8 +88,7 @@ class Consumer[Item, Result]:
         What stays after its last receive its queue moves by itself, without a reason.
         """
         try:
-            sent = [letter for _, letter in letters]
-            kept = self.delivery_failures.send(sent) if sent else frozenset()
+            kept = self.delivery_failures.send([letter for _, letter in letters])
         except Exception as error:  # say, a letter larger than the queue takes: the others go on
             log_failure("letters not handed over", error)
             return [record for record, _ in letters]

@@ -64,6 +64,9 @@ class Place(Protocol):
     def spoil_letter(self, letter_id: str) -> None:
         """A later version has written to it what this one does not know."""
 
+    def purge_letter(self, letter_id: str) -> None:
+        """Retention has let the letter go, and its record not yet."""
+
     def put_row(self, row: OfflineTransaction) -> None:
         """Whatever state a row is in."""
 
@@ -113,6 +116,9 @@ class InMemory:
 
     def spoil_letter(self, letter_id: str) -> None:
         self._store.spoilt.add(letter_id)
+
+    def purge_letter(self, letter_id: str) -> None:
+        del self._store.letters[letter_id]
 
     def put_row(self, row: OfflineTransaction) -> None:
         self._store.rows[row.agent_id, row.idempotency_key] = row
@@ -209,6 +215,9 @@ class OnEngine:
             UpdateExpression="SET failure = :later",
             ExpressionAttributeValues={":later": {"S": "of_tomorrow"}},
         )
+
+    def purge_letter(self, letter_id: str) -> None:
+        self._client.delete_item(TableName=self._letters_table, Key=items.letter_key(letter_id))
 
     def put_row(self, row: OfflineTransaction) -> None:
         self._client.put_item(TableName=self._tables.offline_tx, Item=items.offline_tx_item(row))

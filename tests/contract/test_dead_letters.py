@@ -41,7 +41,13 @@ from wallet_ledger.domain.letters import (
     released,
 )
 from wallet_ledger.domain.postings import Committed, NewEntry, Posting
-from wallet_ledger.domain.transactions import OPEN_SHARDS, OfflineTransaction, Reason, Status
+from wallet_ledger.domain.transactions import (
+    OPEN_SHARDS,
+    OfflineTransaction,
+    PendingRefund,
+    Reason,
+    Status,
+)
 from wallet_ledger.domain.wallets import Debit, Movement, Rejected, WalletStatus
 from wallet_ledger.errors import Unavailable
 from wallet_ledger.ports import DeadLetters, LetterPage, RowMove
@@ -123,12 +129,28 @@ def test_a_letter_is_kept_once_whatever_else_comes_with_it(
     assert place.everything() == before
 
 
+def test_what_is_left_of_a_purged_letter_keeps_no_other_from_being_kept(
+    place: Place, letters: DeadLetters
+) -> None:
+    """Time to live takes item by item, and a message may come once more meanwhile."""
+    letter = letter_of()
+    assert letters.file(letter, "the old record", None)
+    place.purge_letter(letter.letter_id)
+
+    assert letters.file(letter, RECORD, None)
+
+    assert letters.find(letter.letter_id) == letter
+    assert letters.record(letter.letter_id) == RECORD
+
+
 ELSEWHERE: dict[str, Callable[[OfflineTransaction], OfflineTransaction | None]] = {
     "gone": lambda _: None,
     "sent again": lambda row: replace(row, attempt=2),
     "settled": lambda row: replace(row, status=Status.SYNCED, next_sweep_at_ms=None),
     "held by another": lambda row: held(row, "L-other", START_MS),
     "asked for differently": lambda row: replace(row, fingerprint=row_of(debit("x")).fingerprint),
+    "given back": lambda row: replace(row, refunded_minor=1),
+    "wanted back": lambda row: replace(row, refund_request=PendingRefund("R-1", None, "x")),
 }
 
 
@@ -202,6 +224,24 @@ def test_an_action_upon_what_somebody_has_changed_writes_nothing(
     assert kept is not None
     assert [each.who for each in kept.history] == ["otieno", "amina"]
     assert kept.revision == 3
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_a_letter_whose_row_has_moved_moves_neither_itself_nor_its_budget(
+    place: Place, letters: DeadLetters, name: str
+) -> None:
+    letter, waits = holding(place)
+    there = ELSEWHERE[name](waits)
+    if there is None:
+        place.purge(waits.agent_id, waits.idempotency_key)
+    else:
+        place.put_row(there)
+    before = place.everything()
+    done, release = after(letter, LetterStatus.REDRIVEN), RowMove(waits, released(waits, NOW_MS))
+
+    assert letters.move(letter, done, release, SPENT) == (name == "held by another")
+
+    assert (place.everything() == before) == (name != "held by another")
 
 
 def test_a_budget_adds_up_over_the_letters_of_a_subject(place: Place, letters: DeadLetters) -> None:

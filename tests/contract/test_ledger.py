@@ -385,7 +385,27 @@ def test_the_funds_are_a_condition_of_their_own(place: Place) -> None:
     overdraft = posting(replace(seen, balance_minor=10**6), debit("K-1", 600))
 
     assert_nothing_is_written(place, overdraft, MOVED)
+    assert_nothing_is_written(place, replace(overdraft, needed_minor=501), MOVED)
     assert place.ledger().post(replace(overdraft, needed_minor=500)) == Committed()
+
+
+def test_the_funds_are_a_condition_of_a_refusal_too(place: Place) -> None:
+    post(place, credit("C-1", 500))
+    refusal = refused_entry(credit("C-2"), Reason.BALANCE_LIMIT)(place.ledger().wallet(PHONE))
+
+    assert_nothing_is_written(place, replace(refusal, needed_minor=501), MOVED)
+    assert place.ledger().post(replace(refusal, needed_minor=500)) == Committed()
+
+
+def test_money_of_another_currency_than_the_wallets_is_never_posted(place: Place) -> None:
+    """Whatever was seen, and whatever was decided upon it."""
+    post(place, credit("C-1", 500))
+    seen = place.ledger().wallet(PHONE)
+    assert seen is not None
+    wrong = posting(replace(seen, currency=USD), credit("C-2", currency=USD))
+    assert wrong.after != wrong.seen
+
+    assert_nothing_is_written(place, wrong, MOVED)
 
 
 @pytest.mark.parametrize("wanted", [credit("C-2"), status_change()], ids=["credit", "status"])

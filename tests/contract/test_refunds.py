@@ -15,6 +15,7 @@ from tests.fakes.samples import (
     AGENT,
     KES,
     PHONE,
+    USD,
     credit,
     debit,
     posting,
@@ -39,7 +40,7 @@ from wallet_ledger.domain.refunds import (
     decide_refund,
 )
 from wallet_ledger.domain.transactions import OfflineTransaction, PendingRefund, Reason, Status
-from wallet_ledger.domain.wallets import Posted, Rejected
+from wallet_ledger.domain.wallets import Posted, Rejected, WalletStatus
 
 NOW_MS = START_MS + 5_000
 KEY = IdempotencyKey("K-1")
@@ -480,12 +481,100 @@ def test_a_cancellation_is_stopped_by_whatever_came_first(
 def test_p4_the_bound_is_in_the_write_itself(settled: Books) -> None:
     """Whatever a decision says, no write takes the total above the original."""
     settled.refund(refund("R-1", 60))
-    asked = refund("R-2", 60)
+    asked = refund("R-2", 41)
     seen = settled.books.see(asked)
-    wrong = Post(60, 100, KES, wallet(1_020, version=4), replace(settled.row(), refunded_minor=120))
+    wrong = Post(41, 100, KES, wallet(1_001, version=4), replace(settled.row(), refunded_minor=101))
     before = settled.place.everything()
 
     assert settled.books.write(asked, seen, wrong, NOW_MS) == Moved()
+
+    assert settled.place.everything() == before
+
+
+def nothing_before(_: Books) -> None:
+    """The row is as its debit left it."""
+
+
+def refunded_before(books: Books) -> None:
+    books.refund(refund("R-0", 10))
+
+
+OTHER_STATE: list[tuple[Callable[[Books], None], dict[str, Any]]] = [
+    (nothing_before, {"status": Status.PARTIALLY_REFUNDED}),
+    (nothing_before, {"fingerprint": request(amount_minor=70).fingerprint}),
+    (nothing_before, {"refunded_minor": 10}),
+    (nothing_before, {"refund_request": PendingRefund("R-9", 10, "x")}),
+    (refunded_before, {"refunded_minor": 11}),
+    (refunded_before, {"refunded_minor": None}),
+    (agents_request, {"refund_request": PendingRefund("R-8", 10, "x")}),
+    (agents_request, {"refund_request": None}),
+]
+"""What comes first, and the one thing in which the row then differs from what was seen of it."""
+
+
+@pytest.mark.parametrize("amount_minor", [60, 101], ids=["posted", "refused"])
+@pytest.mark.parametrize(("first", "changes"), OTHER_STATE)
+def test_a_refund_stands_on_every_part_of_the_row_as_it_was_seen(
+    settled: Books, first: Callable[[Books], None], changes: dict[str, Any], amount_minor: int
+) -> None:
+    first(settled)
+    asked = refund("R-1", amount_minor)
+    seen, decided = settled.look(asked)
+    settled.place.put_row(replace(settled.row(), **changes))
+    before = settled.place.everything()
+
+    assert settled.books.write(asked, seen, decided, NOW_MS) == Moved()
+
+    assert settled.place.everything() == before
+
+
+@pytest.mark.parametrize("amount_minor", [15, 101], ids=["posted", "refused"])
+@pytest.mark.parametrize("total_minor", [0, 20, 40])
+def test_p4_a_refund_stands_on_the_total_as_it_was_seen(
+    settled: Books, total_minor: int, amount_minor: int
+) -> None:
+    settled.refund(refund("R-0", 30))
+    asked = refund("R-1", amount_minor)
+    wrong = replace(settled.books.see(asked), refunded_minor=total_minor)
+    decided = decide_refund(asked, wrong, NOW_MS, patient=True)
+    assert isinstance(decided, Post | Reject)
+    before = settled.place.everything()
+
+    assert settled.books.write(asked, wrong, decided, NOW_MS) == Moved()
+
+    assert settled.place.everything() == before
+
+
+@pytest.mark.parametrize(
+    "changes", [{"status": WalletStatus.FROZEN}, {"currency": USD}, {"version": 1}, {"version": 3}]
+)
+def test_a_posting_stands_on_every_part_of_the_wallet_as_it_was_seen(
+    settled: Books, changes: dict[str, Any]
+) -> None:
+    asked = refund("R-1", 60)
+    seen, decided = settled.look(asked)
+    assert seen.wallet is not None
+    wrong = replace(seen, wallet=replace(seen.wallet, **changes))
+    before = settled.place.everything()
+
+    assert settled.books.write(asked, wrong, decided, NOW_MS) == Moved()
+
+    assert settled.place.everything() == before
+
+
+def test_p2_no_refund_covers_up_a_balance_below_zero(settled: Books) -> None:
+    """There can be none; if there is, a person must see it before anything is written upon it."""
+    seen = settled.place.ledger().wallet(PHONE)
+    assert seen is not None
+    settled.place.put_row(row_of(debit("K-9", 901)))
+    overdraft = posting(replace(seen, balance_minor=10**6), debit("K-9", 901))
+    unguarded = replace(overdraft, needed_minor=900)
+    assert settled.place.ledger().post(unguarded) == Committed()
+    assert settled.balance_minor() == -1
+    asked = refund("R-1", 60)
+    before = settled.place.everything()
+
+    assert settled.books.write(asked, *settled.look(asked), NOW_MS) == Moved()
 
     assert settled.place.everything() == before
 
@@ -591,6 +680,15 @@ def test_a_row_that_is_not_as_before_stays_as_it_is(place: Place, changes: dict[
     held = place.everything()
 
     assert place.refund_desk().move(before, waiting(before), "R-9") is False
+
+    assert place.everything() == held
+
+
+def test_a_row_that_was_refunded_meanwhile_stays_as_it_is(place: Place) -> None:
+    place.put_row(replace(BEFORE["settled"], refunded_minor=40))
+    held = place.everything()
+
+    assert place.refund_desk().move(BEFORE["settled"], AFTER["settled"], "R-9") is False
 
     assert place.everything() == held
 

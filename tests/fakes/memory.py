@@ -313,7 +313,8 @@ class FakeRefundBooks:
         held = self._store.wallets.get(phone)
         if held is None or seen is None:
             return held is seen
-        return replace(held, balance_minor=0) == replace(seen, balance_minor=0)
+        same = replace(held, balance_minor=0) == replace(seen, balance_minor=0)
+        return same and held.balance_minor >= 0
 
     def _keep(self, row: OfflineTransaction, at_ms: int) -> None:
         """Only what the ledger remembers and nobody waits for may be purged."""

@@ -32,7 +32,7 @@ from wallet_ledger.domain.postings import (
     StatusOnly,
 )
 from wallet_ledger.domain.transactions import Reason
-from wallet_ledger.domain.wallets import Posted, Rejected, WalletStatus, movement_id
+from wallet_ledger.domain.wallets import Posted, Rejected, Wallet, WalletStatus, movement_id
 from wallet_ledger.errors import Unavailable
 
 # What a cancellation may name, by AWS's own list; the first three pass.
@@ -91,6 +91,19 @@ def test_a_posting_is_one_call_and_no_item_in_it_is_without_a_condition(
     assert {verb for verb, _ in writes} <= {"Put", "Update", "ConditionCheck"}
     keys = [str(write.get("Key") or key_of(write["Item"])) for _, write in writes]
     assert len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize("seen", [None, wallet(1)])
+def test_a_refusal_holds_the_balance_and_writes_nothing_to_it(
+    wire: Wire, seen: Wallet | None
+) -> None:
+    wire.answers(ok())
+
+    assert ledger().post(posting(seen, debit())) == Committed()
+
+    [*_, balance] = items_sent(wire)
+    assert balance.keys() == {"ConditionCheck"}
+    assert balance["ConditionCheck"]["Key"]["txId"] == {"S": items.BALANCE}
 
 
 def items_sent(wire: Wire) -> list[dict[str, Any]]:

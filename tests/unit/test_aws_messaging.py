@@ -130,6 +130,35 @@ def test_an_entry_is_tried_again_on_its_own_and_named_where_it_never_goes(
 
 
 @both
+def test_entries_that_fail_are_tried_again_in_their_order(wire: Wire, send_all: Send) -> None:
+    waiting = ["8", "1"]
+    wire.answer = failing(lambda body: body in waiting and len(wire.sent) == 1)
+
+    assert send_all("0123456789") == frozenset()
+
+    assert [carried(sent) for sent in wire.sent] == [list("0123456789"), ["1", "8"]]
+
+
+@both
+def test_one_that_no_call_can_carry_goes_alone_and_no_call_is_empty(
+    wire: Wire, send_all: Send
+) -> None:
+    wire.answer = failing(lambda _: False)
+
+    assert send_all(["x" * 250_000, "y"]) == frozenset()
+
+    assert [len(carried(sent)) for sent in wire.sent] == [1, 1]
+
+
+def test_a_bus_that_does_not_tell_of_each_event_is_not_believed(wire: Wire) -> None:
+    """Whoever sent them sends them again: an event that nobody tells of may be lost."""
+    wire.answer = ok({"FailedEntryCount": 0, "Entries": [{"EventId": "e"}]})
+
+    with pytest.raises(ValueError, match="shorter"):
+        put(["a", "b"])
+
+
+@both
 @pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING.keys())
 def test_a_call_that_fails_for_a_passing_cause_is_tried_again(
     wire: Wire, send_all: Send, fault: Answer

@@ -244,8 +244,9 @@ def test_an_answer_that_does_not_come_may_stand_for_a_write(wire: Wire) -> None:
     assert write(POST) == Contended(("ReadTimeoutError",))
 
 
-def test_a_cancellation_without_reasons_is_a_refusal(wire: Wire) -> None:
-    wire.answers(cancelled())
+@pytest.mark.parametrize("reasons", [[], ["None"] * 4])
+def test_a_cancellation_without_reasons_is_a_refusal(wire: Wire, reasons: list[str]) -> None:
+    wire.answers(cancelled(*reasons))
 
     assert isinstance(write(POST), Refused)
 

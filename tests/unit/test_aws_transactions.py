@@ -104,6 +104,14 @@ def test_a_row_of_its_own_that_a_lost_answer_left_behind_is_no_replay(wire: Wire
     assert accepted().put_if_new(ROW) is None
 
 
+def test_p1_anothers_row_is_met_as_anothers_after_a_lost_answer_too(wire: Wire) -> None:
+    other = row_of(request(amount_minor=7))
+    taken = error("ConditionalCheckFailedException", Item=items.offline_tx_item(other))
+    wire.answers(reset, taken)
+
+    assert accepted().put_if_new(ROW) == other
+
+
 def test_a_taken_key_answers_with_its_row_in_the_same_call(wire: Wire) -> None:
     wire.answers(error("ConditionalCheckFailedException", Item=items.offline_tx_item(ROW)))
 

@@ -396,6 +396,7 @@ def test_a_status_request_of_the_bus_becomes_a_status_change() -> None:
         _event("WalletCreditRequested", CREDIT | {"amount": "500"}),
         _event("WalletCreditRequested", CREDIT | {"phone": "+431110"}),
         _event("WalletCreditRequested", CREDIT | {"creditId": "a#b"}),
+        _event("WalletCreditRequested", CREDIT | {"schemaVersion": 0}),
         _event("WalletCreditRequested", CREDIT | {"schemaVersion": 2}),
         _event("WalletCreditRequested", CREDIT | {"note": "x"}),
         _event("WalletStatusRequested", STATUS | {"status": "closed"}),

@@ -255,7 +255,7 @@ def test_a_body_that_is_no_json_is_told_so(body: str | None, ingest: Ingest) -> 
 def test_a_base64_body_is_read_as_the_text_it_is(ingest: Ingest) -> None:
     encoded = base64.b64encode(json.dumps(TEMPLATE).encode()).decode()
     assert ingest.post(encoded, isBase64Encoded=True).status == 202
-    for bad in ("é", "a", "====", base64.b64encode(b"\xff{}").decode()):
+    for bad in ("é", "a", "====", f"*{encoded}", base64.b64encode(b"\xff{}").decode()):
         _is_problem(ingest.post(bad, isBase64Encoded=True), "VALIDATION_FAILED")
 
 
@@ -282,6 +282,8 @@ def test_c47_what_is_too_large_is_refused_before_anything_is_stored(ingest: Inge
     wide = base64.b64encode(("é" * BODY_BYTES_MAX).encode()).decode()
     _is_problem(ingest.post(wide, isBase64Encoded=True), "TOO_LARGE")
     assert (ingest.store.rows, ingest.calls) == ({}, [])
+    assert ingest.post(json.dumps(TEMPLATE).ljust(BODY_BYTES_MAX)).status == 202
+    _is_problem(ingest.post(json.dumps(TEMPLATE).ljust(BODY_BYTES_MAX + 1)), "TOO_LARGE")
 
 
 def test_the_largest_batch_that_is_allowed_fits_well_within_a_body(ingest: Ingest) -> None:

@@ -338,6 +338,43 @@ def test_a_refusal_of_the_ledger_is_told_with_its_reason_whenever_it_is_asked(
     world.check()
 
 
+@pytest.mark.parametrize("decided_minor", [30, 101], ids=["posted", "refused"])
+def test_a_refund_id_that_the_ledger_knows_with_another_amount_is_422_before_its_outcome(
+    world: World, decided_minor: int
+) -> None:
+    world.settle()
+    world.refund("R-1", decided_minor)
+    before = world.stored()
+
+    assert world.ask(refundId="R-1", amount=31).said == (422, "KEY_REUSED")
+    assert world.stored() == before
+
+
+def test_a_refund_that_was_posted_is_told_so_though_its_row_came_anew(world: World) -> None:
+    """The row was purged and sent again, and reconcile is about to say what it is."""
+    world.settle()
+    world.refund("R-1", 30)
+    world.put(row_of(debit()))
+
+    answer = world.ask(refundId="R-1", amount=30)
+
+    assert (answer.said, answer.replayed) == ((200, "queued"), True)
+    assert (*world.ask(refundId="R-2").said, True) == LATER
+
+
+def test_exactly_what_remains_may_be_asked_for(world: World) -> None:
+    partly(world)
+
+    assert world.ask(refundId="R-1", amount=61).said == (409, "NOT_REFUNDABLE")
+    assert world.ask(refundId="R-1", amount=60).said == (202, "refund_requested")
+
+
+def test_an_answer_that_is_ready_waits_for_nothing(world: World) -> None:
+    assert world.ask().said == (200, "cancelled")
+
+    assert world.clock.now_ms() == NOW_MS
+
+
 @pytest.mark.parametrize(
     ("status", "reason"),
     [
@@ -350,7 +387,10 @@ def test_a_refusal_of_the_ledger_is_told_with_its_reason_whenever_it_is_asked(
 def test_what_cannot_be_refunded_says_why(world: World, status: str, reason: str) -> None:
     STATUSES[status](world)
 
-    assert world.ask(refundId="R-1").body["reason"] == reason
+    answer = world.ask(refundId="R-1")
+
+    assert answer.body["reason"] == reason
+    assert ("remain" in answer.body["detail"]) == (reason == "EXCEEDS_ORIGINAL")
 
 
 # --- what may be asked ----------------------------------------------------------------------------
@@ -525,6 +565,13 @@ def test_a_row_that_never_stands_still_is_503_to_be_tried_again(world: World) ->
     assert world.row.status is Status.QUEUED
     world.entries = FakeRefundDesk(world.store)
     assert world.ask().said == (200, "cancelled")
+
+
+def test_tables_that_answer_a_moment_later_are_waited_for(world: World) -> None:
+    world.table = scripted(world.table, "find", [unavailable("ThrottlingException")] * 2)
+
+    assert world.ask().said == (200, "cancelled")
+    assert world.clock.now_ms() > NOW_MS
 
 
 def test_a_table_that_does_not_answer_is_503_and_nothing_is_decided(world: World) -> None:

@@ -12,11 +12,13 @@ from tests.fakes.samples import PHONE, USD, credit, debit, status_change
 from wallet_ledger.domain.ids import AgentId, IdempotencyKey
 from wallet_ledger.domain.transactions import AMOUNT_MINOR_MAX
 from wallet_ledger.domain.wallets import Movement, WalletStatus
+from wallet_ledger.domain.work import Unfinished
 from wallet_ledger.errors import InvalidMessage
 from wallet_ledger.messages import (
     debit_dedup_id,
     event,
     movement_message,
+    put_aside,
     read_movement,
     unreadable,
 )
@@ -256,6 +258,14 @@ def test_c32_a_dedup_id_is_one_of_an_attempt(attempts: list[tuple[str, str, int]
 
     assert made == again
     assert len(set(made)) == len(attempts)
+
+
+def test_the_codes_of_what_is_put_aside_stand_in_one_order_each_once() -> None:
+    """Letters are grouped by their reason."""
+    codes = ("ThrottlingError", "None", "TransactionConflict", "Odd", "Later", "Odd", "Again")
+    letter = put_aside("TxQueue", Unfinished(codes), {})
+
+    assert json.loads(letter.body)["why"] == "Again Later Odd ThrottlingError TransactionConflict"
 
 
 def test_an_event_is_the_same_event_whenever_it_is_derived() -> None:

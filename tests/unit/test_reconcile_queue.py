@@ -410,6 +410,27 @@ def test_each_wallet_rests_by_its_own_count(world: World) -> None:
     ]
 
 
+def test_work_that_says_nothing_of_a_message_lets_none_of_the_batch_go(world: World) -> None:
+    """There is no such work; if there is once, all of the batch comes again."""
+    with pytest.raises(ValueError, match="shorter"):
+        world.handle([record(debit(), "1")], lambda _: [])
+
+
+def test_where_everything_is_done_nothing_is_given_back(world: World) -> None:
+    """A call without an entry is an error to SQS."""
+    asked: list[Sequence[tuple[str, int]]] = []
+
+    answer = consumer(
+        settle_phone=lambda movements: [Dropped()] * len(movements),
+        delivery_failures=world.delivery_failures,
+        give_back=asked.append,
+        receives_max=RECEIVES_MAX,
+        clock=world.clock,
+    ).handle_batch([record(debit(), "1")])
+
+    assert (answer, asked) == ({"batchItemFailures": []}, [])
+
+
 @pytest.mark.parametrize("error", [Unavailable("ThrottlingException"), RuntimeError("receipt")])
 def test_a_group_that_cannot_be_given_back_early_still_comes_again_and_alone(
     world: World, error: Exception

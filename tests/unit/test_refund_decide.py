@@ -43,6 +43,10 @@ DONE = replace(row_of(debit(), Status.REFUNDED), refunded_minor=100)
 ENDED = (Status.FAILED, Status.EXPIRED, Status.CANCELLED)
 OPEN = (Status.QUEUED, Status.HELD)
 DEBITED = Posted(2, 900)
+FINGERPRINTS = {
+    "all": "2fd50e6a730dd31ddf2f60fd463b6d84b3e679de1f63c0b2c539cf9813a5e425",
+    "a part": "0567accafaabf4eb4bcde7ebd779a149bd2354192363aeb81fa692133924cc9e",
+}
 
 
 def entry_of_debit(outcome: Outcome = DEBITED) -> Entry:
@@ -359,6 +363,30 @@ def test_the_refusal_of_a_reused_id_is_itself_answered_once() -> None:
     )
 
     assert decide(asked, what) == Answered(refused, None)
+
+
+@pytest.mark.parametrize("row", [None, SETTLED])
+def test_the_refusal_of_a_reused_id_answers_whatever_became_of_its_first_use(
+    row: OfflineTransaction | None,
+) -> None:
+    refused = Rejected(Reason.KEY_REUSED)
+    what = seen(row, debited=entry_of_debit(), reused=entry_of(refund(), refused))
+
+    assert decide(refund(), what) == Answered(refused, None)
+
+
+def test_a_refused_debit_says_nothing_of_what_its_key_was_used_for_since() -> None:
+    """Its row was purged, and the key came again as something else, which is not settled yet."""
+    refused = entry_of_debit(Rejected(Reason.INSUFFICIENT_FUNDS))
+    again = row_of(debit(amount_minor=70))
+
+    assert decide(refund("R-1", 30), seen(again, debited=refused)) == Wait("NOT_SETTLED")
+
+
+def test_the_fingerprint_of_a_refund_is_the_same_in_every_version() -> None:
+    """Entries hold it for good: another one would make every repetition a reuse."""
+    assert refund().fingerprint == FINGERPRINTS["all"]
+    assert refund("R-1", 30).fingerprint == FINGERPRINTS["a part"]
 
 
 def test_who_asks_and_why_does_not_make_it_another_request() -> None:

@@ -447,6 +447,13 @@ def test_what_comes_too_early_holds_back_its_own_debit_and_no_other(world: World
     assert world.row().status is Status.QUEUED  # a later refund of all does not overtake a part
 
 
+def test_the_first_is_begun_whatever_time_is_left(settled: World) -> None:
+    """Else what comes too late each time would never be decided."""
+    said = said_of(settled, [(refund("R-1", 10), 1), (refund("R-2", 10), 1)], budget_ms=-1)
+
+    assert said == [Decided(Posted(3, 910), new=True), Unfinished(("OutOfTime",))]
+
+
 def test_once_the_time_is_over_nothing_more_is_begun(settled: World) -> None:
     def slow(call: Call) -> Any:
         settled.clock.pause(5)

@@ -30,7 +30,7 @@ from wallet_ledger.domain.letters import (
     opened,
 )
 from wallet_ledger.domain.postings import Entry, NewEntry
-from wallet_ledger.domain.refunds import Post, Refund, Reject
+from wallet_ledger.domain.refunds import NO_CURRENCY, Post, Refund, Reject
 from wallet_ledger.domain.transactions import OfflineTransaction, PendingRefund, Reason, Status
 from wallet_ledger.domain.wallets import Movement, Outcome, Posted, Rejected, WalletStatus
 from wallet_ledger.messages import read_movement
@@ -174,6 +174,15 @@ def test_p1_what_was_purged_and_sent_again_is_told_under_the_same_id() -> None:
     again = replace(_row(Status.SYNCED), created_at_ms=1_770_000_000_000)
     first, second = (from_row(_row(), row) for row in (_row(Status.SYNCED), again))
     assert _detail(first[0])["eventId"] == _detail(second[0])["eventId"]
+
+
+def test_the_end_of_a_row_has_one_id_whichever_attempt_came_to_it() -> None:
+    ids = {
+        _detail(from_row(_row(attempt=n), _row(Status.SYNCED, attempt=n))[0])["eventId"]
+        for n in (1, 2, 7)
+    }
+
+    assert len(ids) == 1
 
 
 def test_a_row_that_is_held_again_at_a_later_attempt_is_told_again() -> None:
@@ -393,6 +402,16 @@ def test_a_refunds_entry_is_told_as_what_it_decided(
 def test_the_refusal_of_a_refund_of_all_names_no_amount() -> None:
     decided = Reject(Reason.EXCEEDS_ORIGINAL, 0, None)
     assert "amount" not in _detail(from_entry(_refund_entry(samples.refund(), decided))[0])
+
+
+def test_the_refusal_of_a_refund_of_nothing_names_no_currency() -> None:
+    """Where neither the request nor an original says one, the books have ISO's word for none."""
+    decided = Reject(Reason.ORIGINAL_NOT_FOUND, None, None)
+    asked = samples.refund("R-1", 30)
+    unknown = items.read_entry(items.refund_item(asked, decided, NO_CURRENCY, START_MS))
+
+    assert "currency" not in _detail(from_entry(unknown)[0])
+    assert _detail(from_entry(_refund_entry(asked, decided))[0])["currency"] == "KES"
 
 
 def test_no_two_refunds_share_an_event_id_and_none_changes_its_own() -> None:

@@ -749,6 +749,16 @@ def test_a_refusal_of_the_whole_group_that_no_single_one_repeats_settles_them_al
 # --- order ----------------------------------------------------------------------------------------
 
 
+def test_a_repetition_of_what_is_not_finished_is_not_finished_either(world: World) -> None:
+    world.fund()
+    world.accept(debit("K-1"))
+    stuck = world.posts(*[contended("TransactionConflict")] * 1_000)
+
+    results = world.settle(debit("K-1"), debit("K-1"), ledger=stuck)
+
+    assert results == [Unfinished(("TransactionConflict",))] * 2
+
+
 def test_after_a_run_that_cannot_finish_the_next_is_not_begun(world: World) -> None:
     world.fund()
     writes: list[str] = []

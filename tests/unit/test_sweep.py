@@ -246,10 +246,21 @@ def test_a_run_ends_at_its_deadline_and_the_next_one_goes_on(town: Town) -> None
         return call.proceed()
 
     town.open = around(town.open, slow)
-    town.limits = replace(town.limits, deadline_ms=town.clock.now_ms() + 5_000)
+    town.limits = replace(town.limits, deadline_ms=town.clock.now_ms() + 6_000)
     assert town.sweep().sent_again == 3  # at 0, 2 and 4 s
     town.limits = replace(town.limits, deadline_ms=2**63)
     assert town.sweep().sent_again == 7
+
+
+@pytest.mark.parametrize("status", sorted(set(Status) - {Status.QUEUED, Status.REFUND_REQUESTED}))
+def test_what_is_in_the_index_and_not_open_is_nobodys_to_move(town: Town, status: Status) -> None:
+    """Nothing of ours leaves a row so; whatever did, the sweep makes it no worse."""
+    town.accept("k-1")
+    town.put(replace(town.row(), status=status, next_sweep_at_ms=0))
+    before = town.row()
+
+    assert town.sweep().sent_again == 0
+    assert town.row() == before
 
 
 def test_nothing_is_sent_again_while_the_queue_is_over_its_backlog_but_expiry_goes_on() -> None:
@@ -310,14 +321,27 @@ def test_the_cap_of_a_run_counts_what_was_tried(town: Town) -> None:
     assert town.sweep().sent_again == 1
 
 
+def test_a_refund_that_is_asked_for_is_sent_again_however_old_its_debit_is(town: Town) -> None:
+    asked = PendingRefund("r-1", None, "wrong amount")
+    settled = samples.row_of(samples.request("k-1"), Status.SYNCED)
+    waits = replace(requested(settled, asked, town.clock.now_ms()), expires_at_s=0)
+    town.put(replace(waits, next_sweep_at_ms=0))
+
+    swept = town.sweep()
+
+    assert (swept.sent_again, swept.expired) == (1, 0)
+    assert town.row().next_sweep_at_ms == town.clock.now_ms() + 60 * MINUTE_MS
+
+
 def test_a_run_says_how_much_is_open_and_how_old_the_oldest_is_but_for_what_is_held(
     town: Town,
 ) -> None:
     town.put(samples.row_of(samples.request("k-0"), Status.HELD))
     town.pass_ms(50_000)
     town.accept("k-1")
+    town.pass_ms(10_000)
     town.accept("k-2")
-    town.pass_ms(90_500)
+    town.pass_ms(80_500)
     swept = town.sweep()
     assert (swept.open_rows, swept.oldest_age_s) == (2, 90)
 

@@ -384,6 +384,23 @@ def test_a_letter_whose_row_was_mended_and_is_under_way_closes_by_itself(triage:
     assert triage.row(debit()) == row
 
 
+def test_a_refund_whose_books_nobody_can_read_is_not_sent_again_and_may_be_given_up(
+    triage: Triage,
+) -> None:
+    letter = triage.keep(given_up(refund())).letter
+
+    def misread(call: Call) -> Any:
+        if call.method == "see":
+            raise KeyError("refundedMinor")
+        return call.proceed()
+
+    triage.subjects = around(triage.subjects, misread)
+
+    assert triage.act("redrive", letter.letter_id) == ["not_redrivable"]
+    assert triage.messages(Source.REFUND_QUEUE) == []
+    assert triage.act("discard", letter.letter_id) == ["discarded"]
+
+
 def test_an_unfreeze_is_redriven_by_a_person_alone(triage: Triage) -> None:
     """Late, it may undo a freeze that was asked for since."""
     active = status_change(status=WalletStatus.ACTIVE)
@@ -707,6 +724,15 @@ def test_a_letter_that_the_clock_always_fails_on_is_for_a_person_after_an_hour(
         "contended": 1,
         "redriven": 1,
     }
+
+
+def test_what_the_clock_fails_on_within_the_hour_is_not_hushed_up(triage: Triage) -> None:
+    bad = triage.keep(left(credit("C-1"))).letter
+    triage.letters = around(triage.letters, explodes_on(bad))
+    triage.clock.pause(60)
+
+    with pytest.raises(KeyError):
+        look_again(bad, triage.desk)
 
 
 def test_a_letter_whose_record_is_gone_is_parked_and_sent_by_nobody(triage: Triage) -> None:

@@ -29,7 +29,13 @@ from triage.act import HISTORY_MAX, By, redrive
 from triage.desk import LETTERS_MAX, handle_request
 from wallet_ledger import telemetry
 from wallet_ledger.domain.ids import digest, transaction_ref
-from wallet_ledger.domain.letters import LETTER_SHARDS, Action, Source, letter_shard
+from wallet_ledger.domain.letters import (
+    LETTER_SHARDS,
+    Action,
+    LetterStatus,
+    Source,
+    letter_shard,
+)
 from wallet_ledger.domain.wallets import Movement, WalletStatus
 from wallet_ledger.domain.work import Violation
 from wallet_ledger.errors import Unavailable
@@ -114,6 +120,7 @@ FILTERS: list[tuple[Json, set[str]]] = [
     ({"why": "KeyError"}, {"B"}),
     ({"status": ["noted", "parked"]}, {"B", "F", "P"}),
     ({"status": []}, {"T", "B", "R", "F", "P"}),
+    ({"status": [str(each) for each in LetterStatus]}, {"T", "B", "R", "F", "P"}),
     ({"arrivedFrom": START_MS + 1_000}, {"B", "R", "F", "P"}),
     ({"arrivedUntil": START_MS + 1_000}, {"T", "B"}),
     ({"arrivedFrom": START_MS + 1_000, "arrivedUntil": START_MS + 1_000}, {"B"}),
@@ -382,6 +389,45 @@ def test_a_shard_that_cannot_be_read_now_keeps_no_other_waiting(
 
     telemetry.metrics.flush_metrics()
     assert "OpenLetters" not in capsys.readouterr().out
+
+
+def test_a_parked_letter_that_cannot_be_looked_at_now_keeps_no_other_waiting(
+    triage: Triage,
+) -> None:
+    parked = triage.keep(left(credit("C-1"), BUG, "M-1")).letter
+    triage.keep(left(credit("C-2"), TRANSIENT, "M-2"))
+    triage.clock.pause(3_660)
+
+    def away(call: Call) -> Any:
+        if call.method == "record" and call.arguments == (parked.letter_id,):
+            raise Unavailable("Throttled")
+        return call.proceed()
+
+    triage.letters = around(triage.letters, away)
+
+    answer = triage.ask("due")
+
+    assert (answer["contended"], answer["redriven"]) == (1, 1)
+
+
+@pytest.mark.parametrize("scope", ["open", "all"])
+def test_a_cursor_goes_on_from_any_letter_that_was_listed(triage: Triage, scope: str) -> None:
+    """Open ones are listed by their next look, which no bound of their arrival is about."""
+    for number in range(3):
+        triage.keep(left(credit(f"C-{number}"), message_id=f"M-{number}"))
+    bounds = {"arrivedFrom": START_MS, "arrivedUntil": START_MS}
+
+    assert len(listed(triage, scope=scope, filter=bounds, limit=1)) == 3
+
+
+def test_names_and_reasons_may_be_as_long_as_is_said(triage: Triage) -> None:
+    letter_id = triage.keep(left(credit("C-1"))).letter.letter_id
+    longest = {"who": "a" * 128, "why": "b" * 200}
+
+    assert triage.act("redrive", letter_id, dryRun=True, **longest) == ["redriven"]
+    for name, text in longest.items():
+        asked = {"letterIds": [letter_id], **longest, name: f"{text}c"}
+        assert triage.ask("redrive", **asked)["error"]["code"] == "VALIDATION_FAILED"
 
 
 def test_a_letter_that_nobody_can_read_is_told_of_and_stops_no_other(

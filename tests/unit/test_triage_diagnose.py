@@ -67,6 +67,16 @@ def test_every_failure_and_standing_has_an_answer_within_its_budget(used: int) -
     assert {it.letter_class for it in answers.values()} == set(LetterClass)
 
 
+@pytest.mark.parametrize(("failure", "standing"), ALL)
+def test_a_budget_that_is_used_up_changes_only_what_would_have_been_redriven(
+    failure: Failure, standing: Standing
+) -> None:
+    fresh = diagnose(failure, standing, Budget())
+    used_up = diagnose(failure, standing, Budget(automatic=len(AUTOMATIC_AFTER_MS)))
+
+    assert (used_up == fresh) == (fresh.verdict is not Verdict.AUTO_REDRIVE)
+
+
 def test_every_line_of_the_table_is_the_first_that_fits_for_something() -> None:
     told = {id(diagnose(*pair, Budget())) for pair in ALL}
 
@@ -192,6 +202,36 @@ def test_an_action_is_a_line_of_history_and_what_is_over_has_no_next_look(
 
 
 # --- what stands for what -------------------------------------------------------------------------
+
+
+def test_a_parked_letter_keeps_its_next_look_whatever_is_noted_on_it() -> None:
+    arrival = read(left(debit(), Violation(("KeyError",), "settle.py")))
+    parked = opened(
+        arrival,
+        diagnose(arrival.failure, Standing.OPEN, Budget()),
+        Budget(),
+        preview="p",
+        now_ms=START_MS,
+    )
+    assert parked.status is LetterStatus.PARKED
+
+    noted = moved(parked, LetterStatus.PARKED, Action(START_MS + DAY_MS, "amina", "revealed", "x"))
+
+    assert (noted.due_at_ms, noted.verdict) == (parked.due_at_ms, parked.verdict)
+
+
+def test_the_lane_of_a_letter_is_its_subjects_phone_whatever_group_it_came_in() -> None:
+    told = left(debit())
+    arrival = read(told)
+    strange = replace(arrival, original=replace(arrival.original, group="254799999999"))
+    diagnosis = diagnose(arrival.failure, Standing.OPEN, Budget())
+
+    lanes = {
+        opened(each, diagnosis, Budget(), preview="p", now_ms=START_MS).lane
+        for each in (arrival, strange)
+    }
+
+    assert lanes == {lane_of(debit().phone)}
 
 
 def test_letters_of_one_trouble_have_one_fingerprint_and_others_another() -> None:

@@ -22,20 +22,21 @@ def balance_write(
         "ConditionExpression": condition,
         "ExpressionAttributeNames": {"#version": "version"},
     }
-    if seen is None and after is None:
+    if after is None:  # nor was there any: no wallet is ever closed
         return {"ConditionCheck": row}
     row["ExpressionAttributeNames"]["#status"] = "status"
     row["ExpressionAttributeValues"] = values
-    if after is None or after == seen:
+    if after == seen:
         return {"ConditionCheck": row}
     values |= {
         ":change": {"N": str(after.balance_minor - (seen.balance_minor if seen else 0))},
         ":version": {"N": str(after.version)},
         ":status": {"S": after.status},
-        ":currency": {"S": after.currency},
     }
-    opening = "currency = :currency, balanceMinor = :change"
-    balance = "balanceMinor = balanceMinor + :change" if seen else opening
+    balance = "balanceMinor = balanceMinor + :change"
+    if seen is None:  # it opens; no wallet ever changes its currency
+        values[":currency"] = {"S": after.currency}
+        balance = "currency = :currency, balanceMinor = :change"
     update = f"SET {balance}, #version = :version, #status = :status"
     return {"Update": row | {"UpdateExpression": update}}
 
@@ -51,12 +52,12 @@ def _still_as_seen(seen: Wallet | None, needed_minor: int) -> tuple[str, dict[st
     conditions = (
         "#version = :seen",
         "#status = :seenStatus",
-        "currency = :currency",
+        "currency = :seenCurrency",
         "balanceMinor >= :needed",
     )
     return " AND ".join(conditions), {
         ":seen": {"N": str(seen.version)},
         ":seenStatus": {"S": seen.status},
-        ":currency": {"S": seen.currency},
+        ":seenCurrency": {"S": seen.currency},
         ":needed": {"N": str(needed_minor)},
     }

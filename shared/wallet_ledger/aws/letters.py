@@ -9,7 +9,6 @@ from botocore.exceptions import ClientError
 from wallet_ledger.aws import items
 from wallet_ledger.aws.clients import (
     CONDITION_FAILED,
-    TRANSIENT_CODES,
     cancellation_codes,
     error_code,
     passing_errors,
@@ -58,17 +57,10 @@ class DynamoDeadLetters:
         purge_at_s = self._purge_at_s(letter)
         if purge_at_s is not None:
             items_ = [item | {"purgeAt": {"N": str(purge_at_s)}} for item in items_]
-        puts = [
-            {
-                "Put": {
-                    "TableName": self._table,
-                    "Item": item,
-                    "ConditionExpression": "attribute_not_exists(id)",
-                }
-            }
-            for item in items_
-        ]
-        return self._transact([*puts, *self._row(row)])
+        puts = [{"TableName": self._table, "Item": item} for item in items_]
+        # A record has no life of its own: what is left of one whose letter was purged may go.
+        puts[0]["ConditionExpression"] = "attribute_not_exists(id)"
+        return self._transact([*({"Put": put} for put in puts), *self._row(row)])
 
     def find(self, letter_id: str) -> Letter | None:
         """The letter as of now."""
@@ -173,9 +165,8 @@ class DynamoDeadLetters:
             with passing_errors():
                 self._client.transact_write_items(TransactItems=request)
         except ClientError as error:
-            codes = {*cancellation_codes(error)}
             # What passes was told apart by `passing_errors`: conditions alone are left.
-            if "ConditionalCheckFailed" in codes and codes.isdisjoint(TRANSIENT_CODES):
+            if "ConditionalCheckFailed" in cancellation_codes(error):
                 return False
             raise
         return True

@@ -161,7 +161,7 @@ def decide(wallet: Wallet | None, movements: Sequence[Movement]) -> Decision:
     net_minor = needed_minor = 0
     for movement in movements:
         outcome, after = _apply(wallet, movement)
-        if after is not None and isinstance(outcome, Posted):
+        if after is not None:
             net_minor += after.balance_minor - (wallet.balance_minor if wallet else 0)
             needed_minor = max(needed_minor, -net_minor)
         wallet = after

@@ -1,0 +1,166 @@
+"""Our modules as this tool imports them: with the lines that are run told, or with one mutated."""
+
+import ast
+import contextlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import inspect
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, TypeAliasType
+
+from tests.template import ROOT
+
+MODULES: tuple[str, ...] = (
+    "shared/wallet_ledger/strict_json.py",
+    "shared/wallet_ledger/contracts.py",
+    "shared/wallet_ledger/messages.py",
+    "shared/wallet_ledger/consumer.py",
+    "shared/wallet_ledger/patience.py",
+    "shared/wallet_ledger/derive.py",
+    "shared/wallet_ledger/domain/ids.py",
+    "shared/wallet_ledger/domain/wallets.py",
+    "shared/wallet_ledger/domain/transactions.py",
+    "shared/wallet_ledger/domain/refunds.py",
+    "shared/wallet_ledger/domain/letters.py",
+    "shared/wallet_ledger/aws/balance.py",
+    "shared/wallet_ledger/aws/clients.py",
+    "shared/wallet_ledger/aws/ledger.py",
+    "shared/wallet_ledger/aws/letters.py",
+    "shared/wallet_ledger/aws/messaging.py",
+    "shared/wallet_ledger/aws/refunds.py",
+    "shared/wallet_ledger/aws/transactions.py",
+    "services/ingest/accept.py",
+    "services/ingest/api.py",
+    "services/ingest/bus.py",
+    "services/ingest/refund.py",
+    "services/relay/forward.py",
+    "services/relay/stream.py",
+    "services/relay/sweep.py",
+    "services/reconcile/queue.py",
+    "services/reconcile/settle.py",
+    "services/refund/give_back.py",
+    "services/refund/queue.py",
+    "services/triage/act.py",
+    "services/triage/desk.py",
+    "services/triage/keep.py",
+    "services/triage/queue.py",
+    "services/triage/watch.py",
+)
+"""Where code decides what may be written, in the order of the page."""
+
+_TOOL = sys.monitoring.COVERAGE_ID
+
+
+def module_name(path: str) -> str:
+    """`services/relay/sweep.py` → `relay.sweep`."""
+    return ".".join(Path(path).with_suffix("").parts[1:])
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Compiles anew, from `tree` where there is one, and tells of the code that it made."""
+
+    def __init__(
+        self, name: str, path: str, tree: ast.Module | None, lines: "Lines | None"
+    ) -> None:
+        super().__init__(name, path)
+        self._tree, self._lines = tree, lines
+
+    def get_code(self, fullname: str) -> CodeType:
+        source: Any = self._tree or Path(self.path).read_text(encoding="utf-8")
+        code: CodeType = compile(source, self.path, "exec", dont_inherit=True)
+        if self._lines is not None:
+            self._lines.watch(code)
+        return code
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def __init__(self, trees: Mapping[str, ast.Module | None], lines: "Lines | None") -> None:
+        self._paths = {module_name(path): path for path in trees}
+        self._trees, self._lines = trees, lines
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        known = self._paths.get(fullname)
+        if known is None:
+            return None
+        place = str(ROOT / known)
+        loader = _Loader(fullname, place, self._trees[known], self._lines)
+        return importlib.util.spec_from_file_location(fullname, place, loader=loader)
+
+
+@dataclass
+class Lines:
+    """Which lines of our modules are run since `start`, by path within the repository."""
+
+    hit: set[tuple[str, int]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        sys.monitoring.use_tool_id(_TOOL, "guards")
+        sys.monitoring.register_callback(_TOOL, sys.monitoring.events.LINE, self._run)
+
+    def watch(self, code: CodeType) -> None:
+        """That code, and all within."""
+        sys.monitoring.set_local_events(_TOOL, code, sys.monitoring.events.LINE)
+        for each in code.co_consts:
+            if isinstance(each, CodeType):
+                self.watch(each)
+
+    def start(self) -> None:
+        """What is run from now on counts."""
+        self.hit = set()
+        sys.monitoring.restart_events()
+
+    def _run(self, code: CodeType, line: int) -> Any:
+        self.hit.add((str(Path(code.co_filename).relative_to(ROOT)), line))
+        return sys.monitoring.DISABLE
+
+
+@contextlib.contextmanager
+def imported(trees: Mapping[str, ast.Module | None], lines: Lines | None = None) -> Iterator[None]:
+    """Whoever imports these modules meanwhile gets them from their `trees`, with `lines` told."""
+    finder = _Finder(trees, lines)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+def put_in_place(path: str, tree: ast.Module, where: str) -> None:
+    """In the running process, let what `where` names in an imported module be as in `tree`.
+
+    A function itself is changed, so whoever holds it holds the changed one. Of a module's or a
+    class's own lines, its models and type aliases are made anew.
+    """
+    code = compile(tree, str(ROOT / path), "exec", dont_inherit=True)
+    module = sys.modules[module_name(path)]
+    found: Any = module
+    names: list[str] = []
+    for name in where.split("."):
+        if isinstance(found, type | ModuleType) and hasattr(found, name):
+            names.append(name)
+            found = inspect.getattr_static(found, name)
+    plain: Any = found.fget if isinstance(found, property) else found
+    function = inspect.unwrap(plain) if callable(plain) else plain
+    if isinstance(function, FunctionType):
+        [made] = [each for each in _codes(code) if each.co_qualname == ".".join(names)]
+        function.__code__ = made
+        return
+    anew: dict[str, Any] = {"__name__": module.__name__}
+    exec(code, anew)  # noqa: S102
+    for name, value in anew.items():
+        if type(value) is TypeAliasType or hasattr(value, "model_validate"):
+            setattr(module, name, value)
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _codes(each)

@@ -38,14 +38,14 @@ types: $(READY)
 	$(BIN)/mypy --python-version 3.10 sdk
 
 soak: $(READY) ## Play histories of the simulator (SEEDS=1..5000, or how many) and show what they reached
-	PYTHONPATH=.:services $(BIN)/python -m tests.simulation.soak --seeds $(or $(SEEDS),500) \
+	PYTHONPATH=.:services $(BIN)/python -m tests.simulation.histories.soak --seeds $(or $(SEEDS),500) \
 	  $(if $(STEPS),--steps $(STEPS))
 
 openapi: $(READY) ## Write docs/openapi.yaml anew from the code that it describes
 	PYTHONPATH=services $(BIN)/python -m tests.openapi
 
 guards: $(READY) ## Break each guard in turn that docs/proof-guards.md does not tell of (ALL=1: each)
-	PYTHONPATH=services $(BIN)/python -m tests.simulation.guards $(if $(ALL),--all)
+	PYTHONPATH=services $(BIN)/python -m tests.simulation.guards.find $(if $(ALL),--all)
 
 # The function runs in Docker on Lambda's own image, for this machine's processor. The exit status
 # is 0 even when it raised: read the answer.

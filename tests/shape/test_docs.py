@@ -206,7 +206,7 @@ def _snake(word: str) -> str:
 @of_each_page
 def test_what_a_page_puts_in_code_font_is_in_the_code_or_a_command(page: Path) -> None:
     if page.name == "proof-guards.md":
-        return  # it is the code: tests/simulation/test_guards.py
+        return  # it is the code: tests/simulation/guards/test_guards.py
     known = WORDS.union(re.findall(r"\w+", "\n".join(_fences(page, "sh"))))
     for code in _code(_prose(page)):
         if code.startswith(("test_", "wakala ", "make ", "sam ", "LAYER_ARCH=")):

@@ -1,0 +1,119 @@
+"""docs/proof-guards.md tells of every guard there is: of each clause sent, and of each in code."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.simulation.cloud.expressions import condition
+from tests.simulation.guards.code import all_broken, mutated
+from tests.simulation.guards.conditions import clauses, holds, show, weaken
+from tests.simulation.guards.find import code_rows
+from tests.simulation.guards.page import CONDITIONS, PAGE, Page
+from tests.simulation.guards.sources import MODULES
+from tests.simulation.guards.texts import REDUNDANT
+from tests.template import ROOT
+
+WRITE_IT = "docs/proof-guards.md is not up to date: run `make guards`"
+
+
+def test_the_page_tells_of_every_guard_in_code_and_of_each_way_to_break_it() -> None:
+    told = {row: set(ends) for row, ends in Page.read().fates.items() if row.part != CONDITIONS}
+    there = {row: {each.change for _, each in found} for row, found in code_rows().items()}
+
+    assert {row: sorted(ways) for row, ways in told.items()} == {
+        row: sorted(each.replace(", ", ",") for each in ways) for row, ways in there.items()
+    }, WRITE_IT
+
+
+def test_the_page_tells_of_every_clause_that_is_sent() -> None:
+    """As the contract suites see them sent, in a process of their own."""
+    told = {str(row) for row in Page.read().fates if row.part == CONDITIONS}
+    listed = subprocess.run(
+        [sys.executable, "-m", "tests.simulation.guards.find", "--list"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+
+    sent = {line for line in listed if line.startswith(f"Row(part='{CONDITIONS}'")}
+    assert sent == told, WRITE_IT
+
+
+def test_whatever_no_test_catches_has_its_reason() -> None:
+    for row, ends in Page.read().fates.items():
+        for change, end in ends.items():
+            assert "**nothing**" not in end, f"{row}: {change}"
+
+
+def test_the_page_is_written_as_it_is_read() -> None:
+    assert Page.read().text() == PAGE.read_text(encoding="utf-8"), WRITE_IT
+
+
+# --- the tool itself ------------------------------------------------------------------------------
+
+ASKED = {
+    "Key": {"phone": {"S": "1"}, "txId": {"S": "balance"}},
+    "ConditionExpression": "#v = :seen AND balance >= :needed AND attribute_exists(phone)",
+    "ExpressionAttributeNames": {"#v": "version"},
+    "ExpressionAttributeValues": {":seen": {"N": "3"}, ":needed": {"N": "10"}},
+}
+ROW = {"phone": {"S": "1"}, "version": {"N": "3"}, "balance": {"N": "10"}}
+
+
+def test_a_condition_is_cut_into_clauses_with_what_can_be_done_to_each() -> None:
+    assert list(clauses(ASKED)) == [
+        ("version = :seen", ("dropped", "or above")),
+        ("balance >= :needed", ("dropped", "by one")),
+        ("attribute_exists(phone)", ("dropped",)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("clause", "change", "passes", "fails"),
+    [
+        ("version = :seen", "dropped", {"version": {"N": "2"}}, {"balance": {"N": "9"}}),
+        ("version = :seen", "or above", {"version": {"N": "4"}}, {"version": {"N": "2"}}),
+        ("balance >= :needed", "by one", {"balance": {"N": "9"}}, {"balance": {"N": "8"}}),
+        ("balance >= :needed", "dropped", {"balance": {"N": "0"}}, {"version": {"N": "4"}}),
+    ],
+)
+def test_a_weakened_clause_lets_that_pass_and_the_others_hold(
+    clause: str, change: str, passes: dict[str, object], fails: dict[str, object]
+) -> None:
+    weakened = weaken(ASKED, clause, change)
+
+    assert holds(ASKED, ROW)
+    assert holds(weakened, ROW)
+    assert not holds(ASKED, ROW | passes)
+    assert holds(weakened, ROW | passes)
+    assert not holds(weakened, ROW | fails)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = :a AND (b <> :b OR NOT (size(c.d) < :c)) AND begins_with(e, :e)",
+        "a BETWEEN :a AND :b OR b IN (:a, :c)",
+    ],
+)
+def test_what_is_shown_of_a_condition_is_the_same_condition(text: str) -> None:
+    body = condition(text, "ConditionExpression").body
+
+    assert condition(show(body), "ConditionExpression").body == body
+
+
+@pytest.mark.parametrize("path", MODULES)
+def test_every_mutant_of_a_module_has_a_name_of_its_own_and_compiles(path: str) -> None:
+    names = [str(each) for each in all_broken(path)]
+
+    assert len(set(names)) == len(names)
+    for name in names[:: max(1, len(names) // 5)]:
+        compile(mutated(path, name), path, "exec")
+
+
+def test_no_reason_is_left_over() -> None:
+    there = {str(each) for found in code_rows().values() for _, each in found}
+
+    assert REDUNDANT.keys() <= there

@@ -1,0 +1,286 @@
+"""The books as the model keeps them: from the ledger's raw items alone, one commit at a time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.simulation.histories.asked import Asked, Broken, RefundAsked, Transaction
+
+type Item = dict[str, Any]
+
+SIGN = {"debit": -1, "credit": 1, "status": 0, "refund": 1}
+AMOUNT_LIMIT = 2**53 - 1
+"""The largest balance."""
+
+
+@dataclass(slots=True)
+class Wallet:
+    """One phone's money. `versions`: how many movements are posted."""
+
+    balance: int = 0
+    versions: int = 0
+    status: str = "active"
+    currency: str | None = None
+    entries: dict[str, Item] = field(default_factory=dict)
+    totals: dict[Transaction, int] = field(default_factory=dict)
+
+
+class Books:
+    """Every wallet, and P1 to P4, P7 and P9 after each commit."""
+
+    def __init__(self, asked: Asked) -> None:
+        self.asked = asked
+        self.wallets: dict[str, Wallet] = {}
+        self.debited: dict[Transaction, set[str]] = {}
+        """Phones from which a transaction was taken."""
+        self.refunded: dict[tuple[str, str, str], int] = {}
+        """What was given back, by agent, key and phone."""
+        self.accounts: dict[str, int] = {}
+        self.purged: set[Transaction] = set()
+
+    def wallet(self, phone: str) -> Wallet:
+        """The wallet of a phone, empty where nothing is known of it."""
+        return self.wallets.setdefault(phone, Wallet())
+
+    def entry(self, phone: str, tx_id: str) -> Item | None:
+        """An entry as it stands."""
+        wallet = self.wallets.get(phone)
+        return None if wallet is None else wallet.entries.get(tx_id)
+
+    def commit(self, phone: str, records: Sequence[Item]) -> list[Item]:
+        """Take in what one commit wrote under a phone; the new entries.
+
+        `records` are the stream's own, of one transaction.
+        """
+        wallet = self.wallet(phone)
+        balance: Item | None = None
+        entries: list[Item] = []
+        totals: list[Item] = []
+        for record in records:
+            if record["eventName"] == "REMOVE":
+                raise Broken("P7", f"removed from the ledger: {record['dynamodb']['Keys']}")
+            item = record["dynamodb"]["NewImage"]
+            tx_id = item["txId"]["S"]
+            if tx_id == "balance":
+                balance = item
+            elif tx_id.startswith("refunds#"):
+                totals.append(item)
+            elif tx_id in wallet.entries or record["eventName"] != "INSERT":
+                raise Broken("P7", f"an entry was written again: {tx_id}")
+            else:
+                entries.append(item)
+        self._post(wallet, phone, entries)
+        for item in totals:
+            _, agent, key = item["txId"]["S"].split("#")
+            wallet.totals[agent, key] = number(item, "refundedMinor")
+        self._check_balance(wallet, phone, balance, entries)
+        for item in entries:
+            self._check_total(wallet, phone, item)
+        return entries
+
+    def _post(self, wallet: Wallet, phone: str, entries: Sequence[Item]) -> None:
+        posted = [item for item in entries if text(item, "outcome") == "posted"]
+        rejected = [item for item in entries if text(item, "outcome") == "rejected"]
+        if len(posted) + len(rejected) != len(entries):
+            raise Broken("P3", f"an entry of no outcome under {phone}")
+        before = [wallet.balance]
+        statuses, opened = [wallet.status], wallet.versions > 0
+        currency = wallet.currency
+        for item in sorted(posted, key=lambda each: number(each, "version")):
+            self._post_one(wallet, phone, item)
+            before.append(wallet.balance)
+            statuses.append(wallet.status)
+        for item in rejected:
+            wallet.entries[item["txId"]["S"]] = item
+            seen = _Moments(before, statuses, opened, currency, wallet.currency)
+            self._check_refusal(wallet, phone, item, seen)
+
+    def _post_one(self, wallet: Wallet, phone: str, item: Item) -> None:
+        tx_id = item["txId"]["S"]
+        kind = tx_id.split("#")[0]
+        amount = number(item, "amountMinor") if "amountMinor" in item else 0
+        if number(item, "version") != wallet.versions + 1:
+            raise Broken("P3", f"version {number(item, 'version')} after {wallet.versions}")
+        if kind == "debit" and wallet.status == "frozen":
+            raise Broken("P1", f"a debit of a frozen wallet: {tx_id}")
+        if kind != "status" and wallet.currency not in (None, text(item, "currency")):
+            raise Broken("P9", f"{text(item, 'currency')} in a wallet of {wallet.currency}")
+        wallet.versions += 1
+        wallet.balance += SIGN[kind] * amount
+        if wallet.balance < 0:
+            raise Broken("P2", f"balance {wallet.balance} after {tx_id}")
+        if number(item, "balanceAfterMinor") != wallet.balance:
+            raise Broken("P3", f"{tx_id} says {item['balanceAfterMinor']}, sum {wallet.balance}")
+        wallet.currency = wallet.currency or text(item, "currency")
+        wallet.entries[tx_id] = item
+        match kind:
+            case "debit":
+                self._debit(phone, item, amount)
+            case "credit":
+                self._credit(phone, item, amount)
+            case "status":
+                wallet.status = text(item, "status")
+                asked = self.asked.statuses.get((*two(item, "source", "requestId"), phone), set())
+                if wallet.status not in asked:
+                    raise Broken("P7", f"a status that nobody asked for: {tx_id}")
+            case _:
+                self._refund(wallet, phone, item, amount)
+
+    def _debit(self, phone: str, item: Item, amount: int) -> None:
+        agent, key = two(item, "agentId", "idempotencyKey")
+        asked = self.asked.debits.get((agent, key), set())
+        if not any(
+            (c.phone, c.amount, c.currency) == (phone, amount, text(item, "currency"))
+            for c in asked
+        ):
+            raise Broken("P1", f"a debit that nobody asked for: {agent} {key} {amount}")
+        phones = self.debited.setdefault((agent, key), set())
+        if phones and (agent, key) not in self.purged:
+            raise Broken("P1", f"debited twice: {agent} {key}")
+        phones.add(phone)
+        self._account(item, f"agent:{agent}", amount)
+
+    def _credit(self, phone: str, item: Item, amount: int) -> None:
+        source, credit_id = two(item, "source", "creditId")
+        asked = self.asked.credits.get((source, credit_id, phone), set())
+        if (amount, text(item, "currency")) not in asked:
+            raise Broken("P9", f"a credit that nobody asked for: {source} {credit_id} {amount}")
+        self._account(item, f"funding:{source}", -amount)
+
+    def _refund(self, wallet: Wallet, phone: str, item: Item, amount: int) -> None:
+        agent, key = two(item, "agentId", "idempotencyKey")
+        debit = wallet.entries.get(f"debit#{agent}#{key}")
+        if debit is None or text(debit, "outcome") != "posted":
+            raise Broken("P4", f"a refund of what was not taken: {agent} {key}")
+        before = self.refunded.get((agent, key, phone), 0)
+        remaining = number(debit, "amountMinor") - before
+        if not 0 < amount <= remaining:
+            raise Broken("P4", f"{amount} given back where {remaining} remained: {agent} {key}")
+        refund_id = text(item, "refundId")
+        asked = self.asked.refunds.get((agent, key, refund_id), set())
+        if not any(_is_meant(each, phone, amount, remaining) for each in asked):
+            raise Broken("P4", f"a refund that nobody asked for: {agent} {key} {refund_id}")
+        self.refunded[agent, key, phone] = before + amount
+        self._account(item, f"agent:{agent}", -amount)
+
+    def _account(self, item: Item, name: str, change: int) -> None:
+        if text(item, "contra") != name:
+            raise Broken("P9", f"{item['txId']['S']} names {text(item, 'contra')}")
+        self.accounts[name] = self.accounts.get(name, 0) + change
+        if (self.accounts[name] < 0) == name.startswith("agent:") and self.accounts[name]:
+            raise Broken("P9", f"{name} stands at {self.accounts[name]}")
+
+    def _check_refusal(self, wallet: Wallet, phone: str, item: Item, seen: "_Moments") -> None:
+        """A refusal must be true of the wallet at some moment of the commit."""
+        kind, reason = item["txId"]["S"].split("#")[0], text(item, "reason")
+        if "version" in item or "balanceAfterMinor" in item:
+            raise Broken("P7", f"a refusal moved a balance: {item['txId']['S']}")
+        amount = number(item, "amountMinor") if "amountMinor" in item else 0
+        currencies = {seen.currency_before, seen.currency_after}
+        match kind, reason:
+            case _, "KEY_REUSED":
+                true = "#".join(item["txId"]["S"].split("#")[:-1]) in wallet.entries or (
+                    kind == "refund"
+                )
+            case "debit", "WALLET_NOT_FOUND":
+                true = not seen.opened
+            case "debit" | "credit", "CURRENCY_MISMATCH":
+                true = text(item, "currency") not in currencies and currencies != {None}
+            case "debit", "WALLET_FROZEN":
+                true = "frozen" in seen.statuses
+            case "debit", "INSUFFICIENT_FUNDS":
+                true = any(balance < amount for balance in seen.balances)
+            case "credit", "BALANCE_LIMIT":
+                true = any(balance + amount > AMOUNT_LIMIT for balance in seen.balances)
+            case "refund", _:
+                true = self._is_true_of_refund(wallet, phone, item, reason)
+            case _:
+                true = False
+        if not true:
+            raise Broken("P7", f"refused for no reason: {kind} {reason} {item['txId']['S']}")
+
+    def _is_true_of_refund(self, wallet: Wallet, phone: str, item: Item, reason: str) -> bool:
+        agent, key = two(item, "agentId", "idempotencyKey")
+        debit = wallet.entries.get(f"debit#{agent}#{key}")
+        taken = debit is not None and text(debit, "outcome") == "posted"
+        match reason:
+            case "ORIGINAL_NOT_FOUND":
+                return debit is None
+            case "NOTHING_TO_REFUND":
+                return not taken
+            case "EXCEEDS_ORIGINAL":
+                # Of what is not settled yet, the row is the original: `Rows` looks at that.
+                amount = number(item, "amountMinor") if "amountMinor" in item else None
+                if debit is None or not taken:
+                    return amount is not None
+                remaining = number(debit, "amountMinor") - self.refunded.get((agent, key, phone), 0)
+                return remaining == 0 if amount is None else amount > remaining
+            case _:
+                return reason == "MISMATCH"
+
+    def _check_balance(
+        self, wallet: Wallet, phone: str, item: Item | None, entries: Sequence[Item]
+    ) -> None:
+        """P2, P3, P7: the balance row is the sum of what is posted, and moves only with it."""
+        posted = any(text(each, "outcome") == "posted" for each in entries)
+        if item is None:
+            if posted:
+                raise Broken("P3", f"posted under {phone} and the balance did not move")
+            return
+        if not posted:
+            raise Broken("P7", f"the balance of {phone} moved, and nothing was posted")
+        says = (
+            number(item, "balanceMinor"),
+            number(item, "version"),
+            text(item, "status"),
+            text(item, "currency"),
+        )
+        is_so = (wallet.balance, wallet.versions, wallet.status, wallet.currency)
+        if says[0] < 0:
+            raise Broken("P2", f"balance of {phone}: {says[0]}")
+        if says != is_so:
+            raise Broken("P3", f"the balance row of {phone} says {says}, its entries {is_so}")
+
+    def _check_total(self, wallet: Wallet, phone: str, item: Item) -> None:
+        if item["txId"]["S"].startswith("refund#") and text(item, "outcome") == "posted":
+            agent, key = two(item, "agentId", "idempotencyKey")
+            total = self.refunded[agent, key, phone]
+            if wallet.totals.get((agent, key)) != total:
+                raise Broken("P4", f"total of {agent} {key}: {wallet.totals}, entries {total}")
+
+    def check_money(self) -> None:
+        """P9 over everything: what is in wallets came from accounts."""
+        held = sum(wallet.balance for wallet in self.wallets.values())
+        if held + sum(self.accounts.values()):
+            raise Broken("P9", f"wallets hold {held}, accounts {self.accounts}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Moments:
+    """What a wallet was before, during and after one commit."""
+
+    balances: Sequence[int]
+    statuses: Sequence[str]
+    opened: bool
+    currency_before: str | None
+    currency_after: str | None
+
+
+def _is_meant(asked: RefundAsked, phone: str, amount: int, remaining: int) -> bool:
+    fits = asked.phone in (None, phone)
+    return fits and amount == (remaining if asked.amount is None else asked.amount)
+
+
+def text(item: Item, name: str) -> str:
+    """A string attribute."""
+    return str(item[name]["S"])
+
+
+def number(item: Item, name: str) -> int:
+    """A whole number attribute."""
+    return int(item[name]["N"])
+
+
+def two(item: Item, first: str, second: str) -> tuple[str, str]:
+    """Two string attributes."""
+    return text(item, first), text(item, second)

@@ -1,0 +1,341 @@
+"""What goes wrong with a call: which of them, and what becomes of it."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from botocore.exceptions import ConnectionClosedError, ReadTimeoutError
+
+from tests.simulation.cloud.errors import AwsError
+from tests.simulation.histories.plan import Fault, Item
+from tests.simulation.histories.processes import Call
+
+READS = frozenset({"GetItem", "Query", "GetQueueAttributes", "TransactGetItems"})
+FUNCTIONS = (
+    "ingest",
+    "ingest-bus",
+    "relay",
+    "sweep",
+    "reconcile",
+    "refund",
+    "triage",
+    "triage-desk",
+)
+BUSY = (*("reconcile", "refund", "relay") * 3, *FUNCTIONS)
+CONSUMERS = (*("reconcile", "refund", "relay") * 2, "ingest-bus", *FUNCTIONS)
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+VISIBLE_AGAIN_MS = 60_000
+"""After this, what a stalled run holds is given to another one."""
+
+_ON_CALLS = frozenset(
+    {
+        Fault.KILLED_BEFORE,
+        Fault.KILLED_AFTER,
+        Fault.TIMED_OUT,
+        Fault.STALLED,
+        Fault.ANSWER_LOST,
+        Fault.RESET,
+        Fault.THROTTLED,
+        Fault.INTERNAL_ERROR,
+        Fault.CONFLICT,
+        Fault.IN_PROGRESS,
+        Fault.PARTIAL_SEND,
+        Fault.PARTIAL_PUT,
+    }
+)
+_LASTING = frozenset(
+    {
+        Fault.RESET,
+        Fault.THROTTLED,
+        Fault.INTERNAL_ERROR,
+        Fault.CONFLICT,
+        Fault.PARTIAL_SEND,
+        Fault.PARTIAL_PUT,
+    }
+)
+_WRITES_ONLY = frozenset({Fault.KILLED_AFTER, Fault.ANSWER_LOST})
+_OPERATIONS = {
+    Fault.CONFLICT: {"TransactWriteItems", "PutItem", "UpdateItem", "TransactGetItems"},
+    Fault.IN_PROGRESS: {"TransactWriteItems"},
+    Fault.PARTIAL_SEND: {"SendMessageBatch"},
+    Fault.PARTIAL_PUT: {"PutEvents"},
+}
+_OUTAGES = frozenset({Fault.DOWN, Fault.CRASHING, Fault.STARVED, Fault.DENIED})
+_COUNTED = frozenset(
+    {
+        Fault.NOT_DELETED,
+        Fault.TWICE,
+        Fault.EVENT_TWICE,
+        Fault.EVENT_LATE,
+        Fault.EVENT_LOST,
+        Fault.SKEWED,
+    }
+)
+CONFLICT_TRIES = 4
+"""Of a plain write: our clients try those again, beyond botocore's own attempts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The call is over, and this came back."""
+
+    answer: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """The call is over, and this is raised in its process."""
+
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """botocore makes the call once more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dies:
+    """The process is killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Freezes:
+    """The process does not go on; `gives_up`: Lambda thinks it dead, and it is not."""
+
+    gives_up: bool
+
+
+type Fate = Answered | Raised | Again | Dies | Freezes
+
+
+@dataclass
+class Armed:
+    """A fault that waits for a call it can befall."""
+
+    kind: Fault
+    function: str | None
+    times: int
+    random: Random
+
+
+@dataclass
+class Faults:
+    """Everything that is wrong at this moment."""
+
+    now_ms: Callable[[], int]
+    armed: list[Armed] = field(default_factory=list)
+    counted: Counter[Fault] = field(default_factory=Counter)
+    outages: dict[str, tuple[Fault, int]] = field(default_factory=dict)
+    lags: tuple[int, Random] = (0, Random(0))
+    """Until when reads of an index may lag, and whose numbers say how far."""
+    tables_only: bool = True
+    """Whether an outage of calls is one of DynamoDB alone."""
+    paused: dict[str, int] = field(default_factory=dict)
+    """Tables whose stream nobody reads, and until when."""
+    _met: set[tuple[str, int]] = field(default_factory=set)
+    hit: Counter[Fault] = field(default_factory=Counter)
+    """What really befell something."""
+
+    def begin(self, item: Item) -> str:
+        """From now on this is wrong; on what, for the trace."""
+        random, kind = item.random(), item.what
+        assert isinstance(kind, Fault)
+        if kind in _ON_CALLS:
+            function = random.choice((None, random.choice(BUSY), random.choice(BUSY)))
+            times = random.choice((1, 1, 2, 3, 6, 9)) if kind in _LASTING else 1
+            self.armed.append(Armed(kind, function, times, random))
+            return f"{function or 'any'} x{times}"
+        if kind in _OUTAGES:
+            function = random.choice(CONSUMERS)
+            # Inbox keeps a message for four days.
+            long = kind is Fault.DOWN and function != "ingest-bus"
+            hours = random.choice((1, 1, 1, 9 * 24)) if long else 1
+            self.outages[function] = (kind, self.now_ms() + hours * HOUR_MS)
+            self.tables_only = random.random() < 0.7
+            return f"{function} {'tables only' if self.tables_only else ''}"
+        if kind in _COUNTED:
+            self.counted[kind] += random.choice((1, 1, 2))
+            return ""
+        if kind is Fault.LAGGING:
+            self.lags = (self.now_ms() + random.randint(1, 60) * 60_000, random)
+            return ""
+        table = random.choice((*("OfflineTx",) * 3, "WalletLedger", "DeadLetters"))
+        lasts_ms = DAY_MS + HOUR_MS if kind is Fault.STREAM_LOST else random.randint(1, 30) * 60_000
+        self.paused[table] = self.now_ms() + lasts_ms
+        self.hit[kind] += 1
+        return table
+
+    def stop(self) -> None:
+        """Nothing goes wrong any more."""
+        self.armed.clear()
+        self.counted.clear()
+        self.outages.clear()
+        self.paused.clear()
+        self.lags = (0, Random(0))
+
+    def lag(self, _table: str, index: str | None) -> int:
+        """How many commits behind a read of an index is; a table's own reads are consistent."""
+        until_ms, random = self.lags
+        if index is None or until_ms <= self.now_ms():
+            return 0
+        self.hit[Fault.LAGGING] += 1
+        return random.randint(0, 5)
+
+    def takes(self, kind: Fault) -> bool:
+        """Whether a fault that is counted befalls this; it is used up then."""
+        if not self.counted[kind]:
+            return False
+        self.counted[kind] -= 1
+        self.hit[kind] += 1
+        return True
+
+    def outage(self, function: str) -> Fault | None:
+        """What is wrong with a function as a whole."""
+        kind, until_ms = self.outages.get(function, (None, 0))
+        if kind is not None and until_ms <= self.now_ms():
+            del self.outages[function]
+            return None
+        return kind
+
+    def suffers(self, function: str, kind: Fault) -> bool:
+        """Whether a function has this outage; that something met it is noted."""
+        if self.outage(function) is not kind:
+            return False
+        self.hit[kind] += 1
+        return True
+
+    def is_down(self, function: str) -> bool:
+        """Whether nothing can start a function; each outage that is met is counted once."""
+        if self.outage(function) is not Fault.DOWN:
+            return False
+        met = (function, self.outages[function][1])
+        self.hit[Fault.DOWN] += met not in self._met
+        self._met.add(met)
+        return True
+
+    def is_paused(self, table: str) -> bool:
+        """Whether nobody reads a table's stream."""
+        until_ms = self.paused.get(table, 0)
+        if until_ms and until_ms <= self.now_ms():
+            del self.paused[table]
+            return False
+        return bool(until_ms)
+
+    def fate(self, function: str, call: Call, run: Callable[[Mapping[str, Any]], Any]) -> Fate:
+        """What becomes of a call; `run` makes it, with the body that is given."""
+        met = call.service == "dynamodb" or not self.tables_only or function == "relay"
+        if met and self.suffers(function, Fault.STARVED):
+            return _refused(call, AwsError("ThrottlingException", "Rate exceeded"))
+        if met and call.operation not in READS and self.suffers(function, Fault.DENIED):
+            return Raised(AwsError("AccessDeniedException", "not authorized"))
+        armed = self._take(function, call)
+        if armed is None:
+            return _through(call, run)
+        self.hit[armed.kind] += 1
+        match armed.kind:
+            case Fault.KILLED_BEFORE:
+                return Dies()
+            case Fault.KILLED_AFTER:
+                _through(call, run)
+                return Dies()
+            case Fault.TIMED_OUT | Fault.STALLED:
+                return Freezes(gives_up=armed.kind is Fault.STALLED)
+            case Fault.ANSWER_LOST:
+                _through(call, run)
+                return _refused(call, ReadTimeoutError(endpoint_url="aws"))
+            case Fault.PARTIAL_SEND | Fault.PARTIAL_PUT:
+                return _partly(call, run, armed.random)
+            case kind:
+                return _refused(call, _error(kind, call, armed.random))
+
+    def _take(self, function: str, call: Call) -> Armed | None:
+        for armed in self.armed:
+            if armed.function not in (None, function):
+                continue
+            if call.operation not in _OPERATIONS.get(armed.kind, {call.operation}):
+                continue
+            if armed.kind in _WRITES_ONLY and call.operation in READS:
+                continue
+            armed.times -= 1
+            if not armed.times:
+                self.armed.remove(armed)
+            return armed
+        return None
+
+
+def _through(call: Call, run: Callable[[Mapping[str, Any]], Any]) -> Fate:
+    try:
+        return Answered(run(call.body))
+    except AwsError as error:
+        return Raised(error)
+
+
+def _refused(call: Call, error: Exception) -> Fate:
+    """botocore tries again what passes, as often as its client may."""
+    code = getattr(error, "code", "")
+    if code == "TransactionConflictException":
+        tries = CONFLICT_TRIES - call.retries
+    elif code == "TransactionCanceledException":
+        tries = 1
+    else:
+        tries = call.tries - call.retries
+    if tries <= 1:
+        return Raised(error)
+    call.retries += 1
+    return Again()
+
+
+def _error(kind: Fault, call: Call, random: Random) -> Exception:
+    match kind:
+        case Fault.RESET:
+            return ConnectionClosedError(endpoint_url="aws")
+        case Fault.THROTTLED:
+            codes = ("ThrottlingException", "ProvisionedThroughputExceededException")
+            return AwsError(random.choice(codes), "Rate exceeded")
+        case Fault.INTERNAL_ERROR:
+            return AwsError("InternalServerError", "try again", status=500)
+        case Fault.IN_PROGRESS:
+            return AwsError("TransactionInProgressException", "it is under way")
+        case _ if "TransactItems" not in call.body:
+            return AwsError("TransactionConflictException", "a transaction is under way")
+        case _:
+            return _cancelled(len(call.body["TransactItems"]), random)
+
+
+def _cancelled(count: int, random: Random) -> AwsError:
+    """A conflict on one item; the others are said to be fine, or to break their conditions."""
+    others = random.choice(("None", "None", "ConditionalCheckFailed"))
+    codes = [others] * count
+    passing = ("TransactionConflict", "TransactionConflict", "ThrottlingError")
+    codes[random.randrange(count)] = random.choice(passing)
+    reasons = [{"Code": code} for code in codes]
+    return AwsError("TransactionCanceledException", "cancelled", reasons=reasons)
+
+
+def _partly(call: Call, run: Callable[[Mapping[str, Any]], Any], random: Random) -> Fate:
+    """Some entries are taken and others not, under 200."""
+    entries = call.body["Entries"]
+    bad = sorted(random.sample(range(len(entries)), random.randint(1, len(entries))))
+    good = [entry for index, entry in enumerate(entries) if index not in bad]
+    fate = _through(call, lambda body: run({**body, "Entries": good})) if good else None
+    if isinstance(fate, Raised):
+        return fate
+    answer = fate.answer if isinstance(fate, Answered) else {}
+    if call.operation == "SendMessageBatch":
+        failed = [
+            {"Id": entries[index]["Id"], "Code": "InternalError", "SenderFault": False}
+            for index in bad
+        ]
+        return Answered({"Successful": answer.get("Successful", []), "Failed": failed})
+    taken = iter(answer.get("Entries", []))
+    told = [
+        {"ErrorCode": "InternalFailure", "ErrorMessage": "try again"}
+        if index in bad
+        else next(taken)
+        for index in range(len(entries))
+    ]
+    return Answered({"FailedEntryCount": len(bad), "Entries": told})

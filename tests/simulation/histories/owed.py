@@ -1,0 +1,160 @@
+"""What the outside must hear of each fact, at least once, and never of what is no fact."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.simulation.histories.asked import Broken, Content, Transaction
+from tests.simulation.histories.books import Item, text, two
+from tests.simulation.histories.rows import fingerprint
+
+type Fact = tuple[str, ...]
+"""An event's name, and the ids of what it tells of."""
+
+OF_STATUS = {
+    "held": "TransactionHeld",
+    "synced": "TransactionSynced",
+    "failed": "TransactionFailed",
+    "cancelled": "TransactionCancelled",
+    "expired": "TransactionExpired",
+}
+OF_ENTRY = {
+    ("credit", "posted"): "WalletCredited",
+    ("credit", "rejected"): "WalletCreditRejected",
+    ("status", "posted"): "WalletStatusChanged",
+    ("status", "rejected"): "WalletStatusRejected",
+    ("refund", "posted"): "RefundCompleted",
+    ("refund", "rejected"): "RefundRejected",
+}
+
+
+@dataclass
+class Owed:
+    """Facts, and what was heard of them.
+
+    `strict`: one eventId is told in the same words for good. Where rows are purged, a key that is
+    sent again after that is told of anew, at another time.
+    """
+
+    strict: bool = True
+    facts: set[Fact] = field(default_factory=set)
+    heard: dict[str, tuple[Fact, str]] = field(default_factory=dict)
+    """By eventId: what it told of, and its whole detail."""
+    told: set[Fact] = field(default_factory=set)
+    names: Counter[str] = field(default_factory=Counter)
+
+    def row_moved(self, old: Item | None, new: Item | None) -> None:
+        """A row came to another status."""
+        if new is None:
+            return
+        was = None if old is None else text(old, "status")
+        status, identity = text(new, "status"), two(new, "agentId", "idempotencyKey")
+        if was not in {"queued", "held", None} or was == status or status not in OF_STATUS:
+            return
+        self.facts.add((OF_STATUS[status], *identity))
+        if status == "cancelled":
+            self.facts.add(("RefundCompleted", *identity, text(new, "cancelledBy")))
+
+    def entry_written(self, item: Item) -> None:
+        """A new entry is in the ledger; a debit's event comes from its row."""
+        kind = item["txId"]["S"].split("#")[0]
+        if kind != "debit":
+            name = OF_ENTRY[kind, text(item, "outcome")]
+            self.facts.add((name, *_of_entry(kind, item)))
+
+    def letter_moved(self, old: Item | None, new: Item | None) -> None:
+        """A letter was filed, or came to another status."""
+        if new is not None and (old is None or text(old, "status") != text(new, "status")):
+            self.facts.add(("DeadLetterTriaged", text(new, "id")[7:], text(new, "status")))
+
+    def hear(self, name: str, source: str, detail: str) -> None:
+        """An event was on the bus. One of ours must tell of a fact, and always in the same words.
+
+        What it tells of must be true by then: nobody may hear of a commit that may not come.
+        """
+        self.names[name] += 1
+        if source != "wakala" or name == "RefundRequested":
+            return
+        members = json.loads(detail)
+        fact = _fact(name, members)
+        if fact not in self.facts:
+            raise Broken("P6", f"told of what is not so: {fact}")
+        event_id = members["eventId"]
+        known = self.heard.setdefault(event_id, (fact, detail))
+        if known != (fact, detail) and (self.strict or known[0] != fact):
+            raise Broken("P6", f"one eventId tells two things: {known} and {detail}")
+        self.told.add(fact)
+
+    def untold(self) -> set[Fact]:
+        """Facts that nobody has heard of."""
+        return self.facts - self.told
+
+
+def _fact(name: str, members: dict[str, Any]) -> Fact:
+    if name == "DeadLetterTriaged":
+        return (name, members["letterId"], members["status"])
+    if name.startswith("Transaction"):
+        return (name, members["agentId"], members["idempotencyKey"])
+    if name.startswith("Refund"):
+        return (name, members["agentId"], members["idempotencyKey"], members["refundId"])
+    reference = members.get("creditId") or members["requestId"]
+    return (name, members["phone"], members["source"], reference)
+
+
+def _of_entry(kind: str, item: Item) -> tuple[str, ...]:
+    if kind == "refund":
+        return (*two(item, "agentId", "idempotencyKey"), text(item, "refundId"))
+    reference = text(item, "creditId" if kind == "credit" else "requestId")
+    return (text(item, "phone"), text(item, "source"), reference)
+
+
+@dataclass
+class Order:
+    """P10: what waits in TxQueue of each phone, in the order in which it was sent."""
+
+    waiting: dict[str, dict[str, Transaction]] = field(default_factory=dict)
+    """By phone, then by message id: the debit that a message asks for."""
+    off: bool = False
+    """Where a run was let through that may leave a message behind for good (ADR 15)."""
+
+    def sent(self, message_id: str, body: str) -> None:
+        """A message was taken by the queue; a repetition changes nothing."""
+        asked = _read(body)
+        if asked is not None:
+            phone, identity = asked
+            self.waiting.setdefault(phone, {}).setdefault(message_id, identity)
+
+    def gone(self, message_id: str) -> None:
+        """A message left the queue: it was done, or given up."""
+        for messages in self.waiting.values():
+            messages.pop(message_id, None)
+
+    def decided(self, phone: str, identity: Transaction, undecided: "set[Transaction]") -> None:
+        """A debit is in the books: nothing that came before it may still be queued."""
+        messages = self.waiting.get(phone, {})
+        if self.off or identity not in messages.values():
+            return
+        for earlier in _until(messages, identity):
+            if earlier in undecided:
+                raise Broken("P10", f"{identity} was decided before {earlier}")
+
+
+def _until(messages: dict[str, Transaction], identity: Transaction) -> Iterator[Transaction]:
+    for each in messages.values():
+        if each == identity:
+            return
+        yield each
+
+
+def _read(body: str) -> tuple[str, Transaction] | None:
+    """The phone and the transaction of a debit's message; of a lie about one, none."""
+    try:
+        members = json.loads(body)
+        identity = members["agentId"], members["idempotencyKey"]
+        content = Content(members["phone"], members["amountMinor"], members["currency"])
+        true = members["fingerprint"] == fingerprint(identity, content)
+    except (ValueError, LookupError, TypeError):
+        return None
+    return (content.phone, identity) if true else None

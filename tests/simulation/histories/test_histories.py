@@ -1,0 +1,74 @@
+"""Histories of the whole system by their seeds: every promise holds, after every step, in all."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from tests.simulation.histories import coverage, play
+from tests.simulation.histories.plan import Deed, Item, plan
+from tests.simulation.histories.play import Played
+from tests.simulation.histories.world import World
+from tests.template import ROOT
+
+SEEDS = range(1, 501)
+SHOWN_MAX = 3
+WORKERS = 2
+"""The machine of CI has two processors."""
+
+
+@pytest.fixture(scope="module")
+def played() -> list[Played]:
+    """All of them, once."""
+    return list(play.play_many(SEEDS, play.STEPS, WORKERS))
+
+
+def test_every_promise_holds_after_every_step_of_500_histories(played: list[Played]) -> None:
+    broken = [each for each in played if each.failed]
+    assert not broken, "\n\n".join(play.told(each, play.STEPS) for each in broken[:SHOWN_MAX])
+    assert all(each.steps >= play.STEPS for each in played)
+
+
+def test_every_outcome_reason_verdict_and_fault_is_reached(played: list[Played]) -> None:
+    missing = coverage.missing(coverage.total(each.reached for each in played))
+    assert not missing
+
+
+def test_what_is_tried_elsewhere_is_still_there() -> None:
+    assert coverage.stale() == []
+
+
+def test_a_burst_of_500_phones_on_five_workers_leaves_no_message_for_triage() -> None:
+    """C38: whoever has to wait for a worker waits in the queue, in order, and is not given up."""
+    burst = Item(at=0, what=Deed.BURST, salt=38)
+    calm = play.only(plan(38, 1), [])
+    world = World(replace(calm, retention_days=0, burst=500, items=(burst,)))
+
+    world.play()
+
+    [reconcile] = [each for each in world.delivery.pollers if each.mapped.source == "TxQueue"]
+    failures = {letter["failure"]["S"] for letter in world.promises.rows.letters.values()}
+    assert reconcile.most_running == reconcile.limit == 5
+    assert len(world.promises.rows.rows) == 500
+    assert failures == {"refused"}, "nobody has funded them"
+
+
+def test_one_seed_is_one_history_whatever_process_plays_it() -> None:
+    program = (
+        "from tests.simulation.histories import soak; "
+        "from tests.simulation.histories.play import play_seed; "
+        "print([play_seed(seed).digest for seed in (3, 14, 15)])"
+    )
+    path = os.pathsep.join(str(ROOT / each) for each in (".", "services", "shared", "cli"))
+    told = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    ).stdout
+    here = str([play.play_seed(seed).digest for seed in (3, 14, 15)])
+    assert told == here + "\n"

@@ -1,0 +1,173 @@
+"""A simulator that finds nothing proves nothing: bugs are planted, and it must find each."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ingest import accept, api
+from reconcile import queue as reconcile_queue
+from relay import forward, stream
+from tests.simulation.histories.play import play_seed
+from triage import queue as triage_queue
+from wallet_ledger import consumer, derive, messages
+from wallet_ledger.aws import balance, items, ledger, messaging, transactions
+from wallet_ledger.domain.transactions import accept as row_of
+
+SEEDS = range(1, 121)
+
+type Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def funds_are_not_checked(patch: pytest.MonkeyPatch) -> None:
+    def blind(seen: Any, needed_minor: int) -> tuple[str, dict[str, Any]]:
+        if seen is None:
+            return original(seen, needed_minor)
+        values = {":seenStatus": {"S": seen.status}, ":currency": {"S": seen.currency}}
+        return (
+            "attribute_exists(#version) AND #status = :seenStatus AND currency = :currency",
+            values,
+        )
+
+    original = balance._still_as_seen
+    patch.setattr(balance, "_still_as_seen", blind)
+
+
+def fingerprints_are_not_checked(patch: pytest.MonkeyPatch) -> None:
+    def loose(self: Any, *arguments: Any) -> dict[str, Any]:
+        write = original(self, *arguments)
+        write["Update"]["ConditionExpression"] = "#status = :queued"
+        del write["Update"]["ExpressionAttributeValues"][":fingerprint"]
+        return write
+
+    original = ledger.DynamoLedger._row_status
+    patch.setattr(ledger.DynamoLedger, "_row_status", loose)
+
+
+def entries_may_be_written_again(patch: pytest.MonkeyPatch) -> None:
+    def loose(self: Any, *arguments: Any) -> dict[str, Any]:
+        write = original(self, *arguments)
+        del write["Put"]["ConditionExpression"]
+        return write
+
+    original = ledger.DynamoLedger._entry
+    patch.setattr(ledger.DynamoLedger, "_entry", loose)
+
+
+def rows_are_moved_whatever_they_are(patch: pytest.MonkeyPatch) -> None:
+    def loose(item: Any, seen: Any, also_named: Any) -> Any:
+        known = original(item, seen, also_named)
+        text = known["ConditionExpression"]
+        return known | {"ConditionExpression": text.replace("#status = ", "#status >= ")}
+
+    original = items._as_seen
+    patch.setattr(items, "_as_seen", loose)
+
+
+def the_stream_goes_on_behind_the_last_failure(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(forward, "min", max, raising=False)
+    patch.setattr(stream, "min", max, raising=False)
+
+
+def entries_that_were_not_taken_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    def forgetful(*arguments: Any) -> frozenset[int]:
+        original(*arguments)
+        return frozenset()
+
+    original = messaging._in_calls
+    patch.setattr(messaging, "_in_calls", forgetful)
+
+
+def letters_go_before_they_are_kept(patch: pytest.MonkeyPatch) -> None:
+    def hasty(records: Sequence[Any], keep: Any) -> dict[str, list[dict[str, str]]]:
+        original(records, keep)
+        return {"batchItemFailures": []}
+
+    original = triage_queue.handle_batch
+    for handle in _globals_of("triage", "handle_batch"):
+        patch.setitem(handle, "handle_batch", hasty)
+
+
+def the_sweep_sends_nothing_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(transactions.DynamoOpenTransactions, "send_again", lambda *_: False)
+
+
+def only_the_first_of_a_group_comes_again(patch: pytest.MonkeyPatch) -> None:
+    def short(self: Any, records: Sequence[Any]) -> dict[str, Any]:
+        answer = original(self, records)
+        return {"batchItemFailures": answer["batchItemFailures"][:1]}
+
+    original = consumer.Consumer.handle_batch
+    patch.setattr(consumer.Consumer, "handle_batch", short)
+
+
+def groups_are_not_phones(patch: pytest.MonkeyPatch) -> None:
+    def scattered(movement: Any, dedup_id: str) -> Any:
+        return replace(original(movement, dedup_id), group=dedup_id[:32])
+
+    original = messages.movement_message
+    patch.setattr(derive, "movement_message", scattered)
+
+
+def what_is_not_stored_is_accepted(patch: pytest.MonkeyPatch) -> None:
+    def hopeful(request: Any, table: Any, clock: Any, open_days: int) -> Any:
+        answer = original(request, table, clock, open_days)
+        if isinstance(answer, accept.NotStored):
+            return accept.Accepted(row_of(request, clock.now_ms(), open_days))
+        return answer
+
+    original = accept.accept_one
+    patch.setattr(accept, "accept_one", hopeful)
+    patch.setattr(api, "accept_one", hopeful)
+
+
+def phones_are_logged(patch: pytest.MonkeyPatch) -> None:
+    def talkative(movement: Any) -> dict[str, str]:
+        return {"phone": movement.phone}
+
+    patch.setattr(reconcile_queue, "_name", talkative)
+
+
+def _globals_of(function: str, name: str) -> list[dict[str, Any]]:
+    """Where the wired handlers look a function up: their modules are nowhere else."""
+    from tests.simulation.histories.functions import handlers
+    from tests.simulation.histories.plan import plan
+
+    settings = {(p.retention_days, p.budget_ms) for p in (plan(seed, 200) for seed in SEEDS)}
+    found = []
+    for each in sorted(settings):
+        [wrapped] = [
+            cell.cell_contents
+            for cell in handlers(*each)[function].__closure__ or ()
+            if name in getattr(cell.cell_contents, "__globals__", {})
+        ]
+        found.append(wrapped.__globals__)
+    return found
+
+
+BUGS: dict[Plant, set[str]] = {
+    funds_are_not_checked: {"P2", "P3"},
+    fingerprints_are_not_checked: {"P1"},
+    entries_may_be_written_again: {"P1", "P3", "P7"},
+    rows_are_moved_whatever_they_are: {"P4", "P5", "P6", "P8"},
+    the_stream_goes_on_behind_the_last_failure: {"P5"},
+    entries_that_were_not_taken_are_forgotten: {"P5"},
+    letters_go_before_they_are_kept: {"P5"},
+    the_sweep_sends_nothing_again: {"P5"},
+    only_the_first_of_a_group_comes_again: {"P5"},
+    groups_are_not_phones: {"P10"},
+    what_is_not_stored_is_accepted: {"P5", "P6"},
+    phones_are_logged: {"P12"},
+}
+
+
+@pytest.mark.parametrize("plant", BUGS, ids=lambda plant: plant.__name__)
+def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    for seed in SEEDS:
+        played = play_seed(seed)
+        if played.failed:
+            assert played.broken in BUGS[plant], played.what
+            return
+    pytest.fail(f"{plant.__name__} was not found in {len(SEEDS)} histories")

@@ -24,7 +24,6 @@ from typing import Any, NoReturn
 import pytest
 from hypothesis import Phase, settings
 
-from tests.engine import CHANNELS_ON, TABLES_ON
 from tests.simulation.cloud.dynamodb import DynamoDB
 from tests.simulation.guard_conditions import Guard, Seen, Weakened
 from tests.simulation.guard_sources import MODULES, Lines, imported
@@ -38,8 +37,6 @@ LEFT_OUT = (
 )
 """Files of the battery that run none of the code whose guards are here; this tool; and what takes
 longer than all of the rest."""
-STARTED = {*TABLES_ON, *CHANNELS_ON}
-"""Engines that must be started, as the suites' parameters name them."""
 LOG = ROOT / ".wakala" / "guards.log"
 
 type Place = tuple[str, int]
@@ -107,8 +104,10 @@ def belongs(item: pytest.Item) -> bool:
     fixtures = getattr(item, "fixturenames", ())
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     apart = name.startswith(LEFT_OUT)
-    started = any(isinstance(each, str) and each in STARTED for each in parameters.values())
-    return not apart and not started and "aws" not in fixtures
+    engines = sys.modules["tests.engine"]  # imported here, it would bring our modules unwatched
+    started = {"aws"} | {*engines.TABLES_ON, *engines.CHANNELS_ON}
+    asked = {*fixtures, *(each for each in parameters.values() if isinstance(each, str))}
+    return not apart and asked.isdisjoint(started)
 
 
 class Battery:

@@ -24,7 +24,6 @@ from typing import Any, NoReturn
 import pytest
 from hypothesis import Phase, settings
 
-from tests.engine import CHANNELS_ON, TABLES_ON
 from tests.simulation.cloud.dynamodb import DynamoDB
 from tests.simulation.guards.conditions import Guard, Seen, Weakened
 from tests.simulation.guards.sources import MODULES, Lines, imported
@@ -34,12 +33,11 @@ NICENESS = 10
 BATTERY = ("tests/contract", "tests/unit", "tests/simulation")
 LEFT_OUT = (
     *("test_cli_", "test_sdk_", "test_herd", "test_guards", "test_simulated_", "test_dynamo"),
-    "test_every_call_may_fail",
+    *("test_every_call_may_fail", "test_histories", "test_planted_bugs"),
+    *("test_crash_points", "test_meetings"),
 )
 """Files of the battery that run none of the code whose guards are here; this tool; and what takes
 longer than all of the rest."""
-STARTED = {*TABLES_ON, *CHANNELS_ON}
-"""Engines that must be started, as the suites' parameters name them."""
 LOG = ROOT / ".wakala" / "guards.log"
 
 type Place = tuple[str, int]
@@ -107,8 +105,10 @@ def belongs(item: pytest.Item) -> bool:
     fixtures = getattr(item, "fixturenames", ())
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     apart = name.startswith(LEFT_OUT)
-    started = any(isinstance(each, str) and each in STARTED for each in parameters.values())
-    return not apart and not started and "aws" not in fixtures
+    engines = sys.modules["tests.engine"]  # imported here, it would bring our modules unwatched
+    started = {"aws"} | {*engines.TABLES_ON, *engines.CHANNELS_ON}
+    asked = {*fixtures, *(each for each in parameters.values() if isinstance(each, str))}
+    return not apart and asked.isdisjoint(started)
 
 
 class Battery:

@@ -23,7 +23,7 @@ from tests.simulation.guards.battery import (
 from tests.simulation.guards.code import Broken, everything, mutated
 from tests.simulation.guards.conditions import Guard, Weakened, weakening
 from tests.simulation.guards.page import PAGE, Fate, Page, Row
-from tests.simulation.guards.sources import put_in_place
+from tests.simulation.guards.sources import MODULES, put_in_place
 from tests.simulation.guards.texts import REDUNDANT
 
 CONDITIONS = ("tests/contract", "--ignore=tests/contract/test_every_call_may_fail.py")
@@ -96,6 +96,9 @@ def break_them(battery: Battery, page: Page, only: str | None) -> Sequence[str]:
     recorded = battery.record()
     if recorded.red:
         sys.exit(f"red although nothing is broken: {recorded.red}")
+    unseen = set(MODULES) - {path for path, _ in recorded.lines}
+    if unseen:  # they were imported before anybody looked
+        sys.exit(f"no test runs a line of {sorted(unseen)}")
     everyone = list(mutants(recorded))
     page.keep({(row, change) for row, change, _ in everyone})
     for guard in recorded.guards:

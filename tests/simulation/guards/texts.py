@@ -9,9 +9,10 @@ from collections.abc import Mapping
 HEAD = """\
 # Every guard, and the test that goes red without it
 
-Written by `make guards`; no list here is kept by hand. **Conditions** are recorded as the adapters
-send them while the contract suites run on the simulated engine, and cut into clauses by that
-engine's own parser. A clause is broken at the engine, in the request, where our code cannot know:
+Written by `make guards`; but for the modules below, nothing is listed by hand. **Conditions** are
+recorded as the adapters send them while the contract suites run on the simulated engine, and cut
+into clauses by that engine's own parser. A clause is broken at the engine, in the request, where
+our code cannot know:
 dropped; a bound moved by one; an equal number accepted from above (never from below: attempts,
 versions, revisions and totals only rise). **Guards in code** are found in the syntax of the modules
 below: a condition that never or always holds, or loses a part; a bound off by one; rules in another

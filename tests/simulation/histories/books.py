@@ -1,5 +1,6 @@
 """The books as the model keeps them: from the ledger's raw items alone, one commit at a time."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -248,11 +249,18 @@ class Books:
             if wallet.totals.get((agent, key)) != total:
                 raise Broken("P4", f"total of {agent} {key}: {wallet.totals}, entries {total}")
 
-    def check_money(self) -> None:
-        """P9 over everything: what is in wallets came from accounts."""
-        held = sum(wallet.balance for wallet in self.wallets.values())
-        if held + sum(self.accounts.values()):
-            raise Broken("P9", f"wallets hold {held}, accounts {self.accounts}")
+
+def check_money(ledger: Sequence[Item]) -> None:
+    """P9 over the items of the table: wallets hold what came in and did not go out."""
+    held, accounts = 0, Counter[str]()
+    for item in ledger:
+        if text(item, "txId") == "balance":
+            held += number(item, "balanceMinor")
+        elif "contra" in item and text(item, "outcome") == "posted":
+            out = text(item, "txId").startswith("debit#")
+            accounts[text(item, "contra")] += number(item, "amountMinor") * (-1 if out else 1)
+    if held != accounts.total():
+        raise Broken("P9", f"wallets hold {held}, and accounts gave {accounts}")
 
 
 @dataclass(frozen=True, slots=True)

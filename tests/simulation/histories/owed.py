@@ -1,13 +1,12 @@
 """What the outside must hear of each fact, at least once, and never of what is no fact."""
 
 import json
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from tests.simulation.histories.asked import Broken, Content, Transaction
-from tests.simulation.histories.books import Item, text, two
+from tests.simulation.histories.books import Item, number, text, two
 from tests.simulation.histories.rows import fingerprint
 
 type Fact = tuple[str, ...]
@@ -29,6 +28,11 @@ OF_ENTRY = {
     ("refund", "rejected"): "RefundRejected",
 }
 
+TOLD_AGAIN = frozenset(
+    {"TransactionHeld", "DeadLetterTriaged", "WalletStatusChanged", "WalletStatusRejected"}
+) | {name for name in OF_ENTRY.values() if name.endswith("Rejected")}
+"""What happens more than once to one name, each time under an id of its own; or is of no money."""
+
 
 @dataclass
 class Owed:
@@ -43,7 +47,10 @@ class Owed:
     heard: dict[str, tuple[Fact, str]] = field(default_factory=dict)
     """By eventId: what it told of, and its whole detail."""
     told: set[Fact] = field(default_factory=set)
-    names: Counter[str] = field(default_factory=Counter)
+    ids: dict[Fact, str] = field(default_factory=dict)
+    """By fact: the eventId under which it was told."""
+    worth: dict[Fact, tuple[int, str]] = field(default_factory=dict)
+    """By fact: the amount and the currency that its row or entry holds."""
 
     def row_moved(self, old: Item | None, new: Item | None) -> None:
         """A row came to another status."""
@@ -53,16 +60,16 @@ class Owed:
         status, identity = text(new, "status"), two(new, "agentId", "idempotencyKey")
         if was not in {"queued", "held", None} or was == status or status not in OF_STATUS:
             return
-        self.facts.add((OF_STATUS[status], *identity))
+        self._is_fact((OF_STATUS[status], *identity), new)
         if status == "cancelled":
-            self.facts.add(("RefundCompleted", *identity, text(new, "cancelledBy")))
+            self._is_fact(("RefundCompleted", *identity, text(new, "cancelledBy")), new)
 
     def entry_written(self, item: Item) -> None:
         """A new entry is in the ledger; a debit's event comes from its row."""
         kind = item["txId"]["S"].split("#")[0]
         if kind != "debit":
             name = OF_ENTRY[kind, text(item, "outcome")]
-            self.facts.add((name, *_of_entry(kind, item)))
+            self._is_fact((name, *_of_entry(kind, item)), item)
 
     def letter_moved(self, old: Item | None, new: Item | None) -> None:
         """A letter was filed, or came to another status."""
@@ -74,7 +81,6 @@ class Owed:
 
         What it tells of must be true by then: nobody may hear of a commit that may not come.
         """
-        self.names[name] += 1
         if source != "wakala" or name == "RefundRequested":
             return
         members = json.loads(detail)
@@ -85,7 +91,19 @@ class Owed:
         known = self.heard.setdefault(event_id, (fact, detail))
         if known != (fact, detail) and (self.strict or known[0] != fact):
             raise Broken("P6", f"one eventId tells two things: {known} and {detail}")
+        if self.strict and name not in TOLD_AGAIN:
+            if self.ids.setdefault(fact, event_id) != event_id:
+                raise Broken("P6", f"told under two ids: {fact}")
+            amount, currency = self.worth[fact]
+            says = members.get("amount", amount), members.get("currency", currency)
+            if says != (amount, currency):
+                raise Broken("P6", f"{fact} is about {amount} {currency}, and told as {says}")
         self.told.add(fact)
+
+    def _is_fact(self, fact: Fact, item: Item) -> None:
+        self.facts.add(fact)
+        if "amountMinor" in item:
+            self.worth[fact] = number(item, "amountMinor"), text(item, "currency")
 
     def untold(self) -> set[Fact]:
         """Facts that nobody has heard of."""

@@ -93,7 +93,7 @@ def told(played: Played, steps: int) -> str:
     kept = [index for index, item in enumerate(history.items) if item in short.items]
     only = ",".join(map(str, kept))
     module = "tests.simulation.histories.soak"
-    command = f"python -m {module} --seed {played.seed} --steps {steps} --only {only}"
+    command = f"python -m {module} --seed {played.seed} --steps {steps} --only={only}"
     return "\n".join(
         (
             f"seed {played.seed} breaks {played.what}",
@@ -110,8 +110,8 @@ def trace(history: Plan) -> tuple[list[str], str]:
     world = World(history, keep_trace=True)
     try:
         world.play()
-    except Broken as error:
-        return world.journal.lines, str(error)
+    except Exception as error:  # also what is no promise: its steps are what one wants to see
+        return world.journal.lines, f"{type(error).__name__}: {error}"
     return world.journal.lines, ""
 
 

@@ -71,8 +71,6 @@ class Process:
     over: bool = False
     retries: int = 0
     """How often botocore had to make the last call again."""
-    frozen: bool = False
-    """Nobody lets it go on, until it is thawed."""
     children: "list[Process]" = field(default_factory=list)
     _greenlet: greenlet | None = None
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.simulation.histories.asked import Asked, Broken, Content, Transaction
-from tests.simulation.histories.books import Books, Item, number, text, two
+from tests.simulation.histories.books import Books, Item, check_money, number, text, two
 from tests.simulation.histories.owed import Order, Owed
-from tests.simulation.histories.rows import Rows, Was, content_of, is_open
+from tests.simulation.histories.rows import Rows, Was, content_of
 
 DAY_MS = 86_400_000
 TERMINAL = frozenset({"synced", "failed", "cancelled", "expired", "partially_refunded", "refunded"})
@@ -176,9 +176,9 @@ class Promises:
 
     # --- the end ------------------------------------------------------------------------------
 
-    def at_end(self) -> None:
+    def at_end(self, ledger: Sequence[Item]) -> None:
         """P5 and P9, and that nothing was lost, once faults have stopped and all is quiet."""
-        self.books.check_money()
+        check_money(ledger)
         kept = "\n".join(self._kept)
         for identity, content in self.asked.accepted.items():
             self._ended(identity, content)
@@ -275,10 +275,6 @@ class Promises:
             self.reached[f"{name} {text(new, name)}"] += 1
         self.reached[f"letter {text(new, 'status')}"] += 1
         self.reached[f"meaning {text(new, 'meaning')}"] += 1
-
-    def open_letters(self) -> list[Item]:
-        """Letters of which something is still to be done."""
-        return [letter for letter in self.rows.letters.values() if is_open(letter)]
 
 
 def _is_named(mark: str, kept: str) -> bool:

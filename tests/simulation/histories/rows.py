@@ -129,7 +129,8 @@ class Rows:
             if old.get(name) != new.get(name):
                 raise Broken("P1", f"{identity}: {name} was changed")
         attempts = number(new, "attempt") - number(old, "attempt")
-        if attempts not in {0, 1} or (was == becomes == "queued" and not attempts):
+        sent_again = becomes == "queued" and was in {"queued", "held"}
+        if attempts not in {0, 1} or (sent_again and not attempts):
             raise Broken("P5", f"{identity}: attempt {attempts:+d} from {was} to {becomes}")
 
     def _only_others(self, old: Item, new: Item) -> bool:
@@ -177,7 +178,6 @@ class Rows:
         elif status == "failed" and reason == "KEY_REUSED":
             fits = entry is not None and not same
         elif status == "failed" and reason != "DISCARDED":
-            assert entry is None or "txId" in entry
             fits = same and outcome == "rejected" and text(entry or {}, "reason") == reason
         else:
             fits = not same or identity in self.books.purged

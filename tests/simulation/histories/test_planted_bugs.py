@@ -1,5 +1,6 @@
 """A simulator that finds nothing proves nothing: bugs are planted, and it must find each."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -129,6 +130,23 @@ def phones_are_logged(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(reconcile_queue, "_name", talkative)
 
 
+def events_are_told_under_new_ids(patch: pytest.MonkeyPatch) -> None:
+    def fresh(detail_type: str, named: Any, detail: Any) -> Any:
+        return original(detail_type, (*named, next(numbers)), detail)
+
+    original, numbers = messages.event, itertools.count()
+    patch.setattr(derive, "event", fresh)
+
+
+def events_tell_another_amount(patch: pytest.MonkeyPatch) -> None:
+    def wrong(detail_type: str, named: Any, detail: Any) -> Any:
+        more = {"amount": detail["amount"] + 1} if detail.get("amount") else {}
+        return original(detail_type, named, {**detail, **more})
+
+    original = messages.event
+    patch.setattr(derive, "event", wrong)
+
+
 def _globals_of(function: str, name: str) -> list[dict[str, Any]]:
     """Where the wired handlers look a function up: their modules are nowhere else."""
     from tests.simulation.histories.functions import handlers
@@ -158,6 +176,8 @@ BUGS: dict[Plant, set[str]] = {
     only_the_first_of_a_group_comes_again: {"P5"},
     groups_are_not_phones: {"P10"},
     what_is_not_stored_is_accepted: {"P5", "P6"},
+    events_are_told_under_new_ids: {"P6"},
+    events_tell_another_amount: {"P6"},
     phones_are_logged: {"P12"},
 }
 

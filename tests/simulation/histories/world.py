@@ -90,7 +90,7 @@ class World:
                 self._drain()
                 self.actors.ask_at_the_end()
                 self._drain()
-                self.promises.at_end()
+                self.promises.at_end(self.account.tables["WalletLedgerTable"].items())
                 self.actors.check_answers()
             finally:
                 for run in self.runs:

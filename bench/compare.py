@@ -1,0 +1,231 @@
+"""The same seeded load through each backend, on one engine and in one run: A B A B, medians.
+
+What is timed is settlement alone, from batches of records to the last status; what is weighed, from
+intake to the end, is a run of its own. Times are of an emulator on this machine, so ratios within
+one run are all that they say; calls and units hold on AWS.
+"""
+
+import itertools
+import os
+import random
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import batched
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from bench import article, naive
+from bench.meter import Meter
+from bench.ours import Ours
+from bench.units import Item, shape_of
+from tests.template import RESOURCES
+from wakala.traffic import Shares, Traffic
+from wallet_ledger.aws import clients
+
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
+
+type Record = dict[str, Any]
+
+START_MS = 1_790_000_000_000
+SIDE_BY_SIDE = 10
+"""Records of a batch that the article's handler has under way at once, where it is let."""
+SHARES = Shares(duplicates=0.05, reorders=0.05, overdrafts=0.02, refunds=0)
+
+
+class Backend(Protocol):
+    """Something that accepts transactions and settles the records of them."""
+
+    def open_wallet(self, phone: str, balance_minor: int) -> None:
+        """A wallet with what it holds."""
+
+    def enqueue(self, agent_id: str, phone: str, amount: int, key: str, /) -> Record | None:
+        """Accept a transaction: the record to settle, None where there is nothing new to settle."""
+
+    def handle(self, records: Sequence[Record], /) -> list[str]:
+        """Settle a batch; the ids of those that must come again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A backend to be measured: how many records a batch holds, its tables, and how to read them.
+
+    `debit_of` names the transaction that an item of its books has debited, None for another item;
+    `balance` is the attribute that holds one.
+    """
+
+    name: str
+    batch: int
+    tables: tuple[Mapping[str, Any], Mapping[str, Any]]
+    make: Callable[["DynamoDBClient", str, str, Meter, Callable[[], int]], Backend]
+    debit_of: Callable[[Item], object]
+    balance: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one load came to. `debits`: transactions that were accepted; `seconds` of settling.
+
+    `calls` of settling; `written` and `read` units of everything, empty where nothing was weighed.
+    `duplicates`: entries of a transaction beyond its first; `overdrawn`: wallets below zero;
+    `open`: rows without a last status.
+    """
+
+    debits: int
+    seconds: float
+    calls: int
+    written: Mapping[tuple[str, str], float]
+    read: float
+    duplicates: int
+    overdrawn: int
+    open: int
+
+    @property
+    def write_units(self) -> float:
+        """Units of all writes together."""
+        return sum(self.written.values())
+
+    @property
+    def per_second(self) -> float:
+        """Transactions settled in a second."""
+        return self.debits / self.seconds
+
+
+def _article(side_by_side: int) -> Callable[..., Backend]:
+    def make(
+        client: "DynamoDBClient", rows: str, books: str, _: Meter, now_ms: Callable[[], int]
+    ) -> Backend:
+        return article.Article(client, rows, books, lambda _: None, now_ms, side_by_side)
+
+    return make
+
+
+def _naive(
+    client: "DynamoDBClient", rows: str, books: str, _: Meter, now_ms: Callable[[], int]
+) -> Backend:
+    return naive.Naive(client, rows, books, now_ms)
+
+
+def _declared(logical_id: str) -> Mapping[str, Any]:
+    wanted = ("AttributeDefinitions", "KeySchema", "BillingMode")
+    declared = RESOURCES[logical_id]["Properties"]
+    indexes = [
+        {name: index[name] for name in ("IndexName", "KeySchema", "Projection")}
+        for index in declared.get("GlobalSecondaryIndexes", ())
+    ]
+    shape = {name: declared[name] for name in wanted}
+    return shape | ({"GlobalSecondaryIndexes": indexes} if indexes else {})
+
+
+def _articles_debit(item: Item) -> object:
+    return (item["phone"]["S"], item["txId"]["S"]) if "type" in item else None
+
+
+def _naive_debit(item: Item) -> object:
+    return (item["phone"]["S"], item["idempotencyKey"]["S"]) if "idempotencyKey" in item else None
+
+
+def _our_debit(item: Item) -> object:
+    is_debit = item["txId"]["S"].startswith("debit#") and item["outcome"]["S"] == "posted"
+    return (item["agentId"]["S"], item["idempotencyKey"]["S"]) if is_debit else None
+
+
+THEIR_TABLES = (article.OFFLINE_TX, article.WALLET_LEDGER)
+OUR_TABLES = (_declared("OfflineTxTable"), _declared("WalletLedgerTable"))
+ARTICLE = Side("article", 100, THEIR_TABLES, _article(1), _articles_debit, "balance")
+ARTICLE_AT_ONCE = replace(ARTICLE, name=f"article, {SIDE_BY_SIDE} at once", make=_article(10))
+NAIVE = Side("naive", 100, THEIR_TABLES, _naive, _naive_debit, "balance")
+OURS = Side("ours", 10, OUR_TABLES, Ours, _our_debit, "balanceMinor")
+SIDES = (ARTICLE, ARTICLE_AT_ONCE, NAIVE, OURS)
+
+
+def run(side: Side, traffic: Traffic, *, seed: int, weigh: bool = False) -> Run:
+    """Put a load through a backend on tables of its own, and count what is in them then.
+
+    What its handlers log is written, which takes its time, and is not shown.
+    """
+    with _silence():
+        return _run(side, traffic, seed=seed, weigh=weigh)
+
+
+def _run(side: Side, traffic: Traffic, *, seed: int, weigh: bool) -> Run:
+    client = clients.dynamodb(on_consumed=_ignore)
+    rows, books = (f"{name}-{uuid.uuid4()}" for name in ("rows", "books"))
+    for name, table in zip((rows, books), side.tables, strict=True):
+        client.create_table(TableName=name, **table)
+    shapes = {rows: shape_of(side.tables[0]), books: shape_of(side.tables[1])}
+    meter = Meter(client, shapes, weigh=weigh)
+    metered = meter.attach(clients.dynamodb(on_consumed=_ignore))
+    clock = itertools.count(START_MS)
+    backend = side.make(metered, rows, books, meter, lambda: next(clock))
+    for phone, balance_minor in traffic.openings.items():
+        backend.open_wallet(phone, balance_minor)
+    meter.forget()
+    documents = [each.document for each in traffic.sent]
+    accepted = [
+        backend.enqueue(d["agentId"], d["phone"], d["amount"], d["idempotencyKey"])
+        for d in documents
+    ]
+    meter.calls.clear()
+    seconds = _settle(backend, _delivered([each for each in accepted if each], side.batch, seed))
+    debits = Counter(filter(None, map(side.debit_of, _items(client, books))))
+    balances = (
+        int(item[side.balance]["N"]) for item in _items(client, books) if side.balance in item
+    )
+    return Run(
+        debits=len({(d["agentId"], d["idempotencyKey"]) for d in documents}),
+        seconds=seconds,
+        calls=meter.calls.total(),
+        written=meter.written,
+        read=meter.read,
+        duplicates=debits.total() - len(debits),
+        overdrawn=sum(balance < 0 for balance in balances),
+        open=sum(item["status"]["S"] == "queued" for item in _items(client, rows)),
+    )
+
+
+def _settle(backend: Backend, batches: Sequence[Sequence[Record]]) -> float:
+    """Seconds for all of it."""
+    started = time.perf_counter()
+    for batch in batches:
+        failed = backend.handle(batch)
+        if failed:
+            raise AssertionError(f"{len(failed)} must come again, and nothing was in the way")
+    return time.perf_counter() - started
+
+
+def _delivered(records: Sequence[Record], batch: int, seed: int) -> list[tuple[Record, ...]]:
+    """In batches; some of their tens come a second time, as at-least-once delivery has it."""
+    chance = random.Random(seed)
+    tens = list(batched(records, 10, strict=False))
+    again = [ten for ten in tens if chance.random() < SHARES.duplicates] or tens[:1]
+    return [*batched(records, batch, strict=False), *again]
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Handlers hold the stream that was there when they were imported: so it is the file itself."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    with Path(os.devnull).open("w") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+            os.dup2(kept, 1)
+            os.close(kept)
+
+
+def _items(client: "DynamoDBClient", table: str) -> Iterator[Item]:
+    for page in client.get_paginator("scan").paginate(TableName=table, ConsistentRead=True):
+        yield from page["Items"]
+
+
+def _ignore(_name: str, _units: float) -> None:
+    """The meter counts."""

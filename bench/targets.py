@@ -1,0 +1,83 @@
+"""What the bench measures, beside what it must come to."""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from bench.compare import ARTICLE, NAIVE, OURS, Run
+from wakala.traffic import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a backend did with a load: runs that were timed, and one that was weighed."""
+
+    timed: Sequence[Run]
+    weighed: Run
+
+    @property
+    def per_second(self) -> float:
+        """The median of what was settled in a second."""
+        return statistics.median(run.per_second for run in self.timed)
+
+    @property
+    def calls_each(self) -> float:
+        """Calls of settling for each transaction."""
+        return statistics.median(run.calls / run.debits for run in self.timed)
+
+    @property
+    def units_each(self) -> float:
+        """Write units of a transaction, from intake to its last status, tables and indexes."""
+        return self.weighed.write_units / self.weighed.debits
+
+    @property
+    def duplicates(self) -> int:
+        """Debits beyond the first of a transaction, in all runs."""
+        return sum(run.duplicates for run in (*self.timed, self.weighed))
+
+
+type Results = Mapping[Shape, Mapping[str, Measured]]
+"""By shape, then by the name of a backend."""
+
+NO_MORE = "at most"
+NO_LESS = "at least"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number with its target: `at least` or `at most`."""
+
+    name: str
+    value: float
+    side: str
+    target: float
+
+    @property
+    def met(self) -> bool:
+        """Whether it is where it must be."""
+        return self.value >= self.target if self.side == NO_LESS else self.value <= self.target
+
+
+def figures(results: Results) -> list[Figure]:
+    """Everything that the comparison must show."""
+    found = []
+    for shape, target in ((Shape.BRANCH, 5), (Shape.HOT, 5), (Shape.UNIFORM, 1.3)):
+        ratio = _ratio(results[shape], lambda each: each.per_second)
+        found.append(
+            Figure(f"{shape}: settled per second, over the article's", ratio, NO_LESS, target)
+        )
+    for shape, target in ((Shape.BRANCH, 0.25), (Shape.UNIFORM, 2.1)):
+        calls = results[shape][OURS.name].calls_each
+        found.append(Figure(f"{shape}: calls of reconcile per transaction", calls, NO_MORE, target))
+    for shape, target in ((Shape.BRANCH, 0.75), (Shape.UNIFORM, 1)):
+        ratio = _ratio(results[shape], lambda each: each.units_each)
+        found.append(Figure(f"{shape}: write units, over the article's", ratio, NO_MORE, target))
+    for shape, each in results.items():
+        ours, naive = each[OURS.name].duplicates, each[NAIVE.name].duplicates
+        found.append(Figure(f"{shape}: duplicate debits", ours, NO_MORE, 0))
+        found.append(Figure(f"{shape}: the naive one's, or nothing is shown", naive, NO_LESS, 1))
+    return found
+
+
+def _ratio(each: Mapping[str, Measured], measure: Callable[[Measured], float]) -> float:
+    return measure(each[OURS.name]) / measure(each[ARTICLE.name])

@@ -99,11 +99,12 @@ def upload(
     that is away is an answer that may pass. Where a key comes again the one before is answered
     first, so that what is new, a repetition or another content is for the API to say.
     """
+    patience = patience or Patience()
     answers: list[Answer] = []
     unsent: str | None = None
     for run in _runs(documents):
         if unsent is None:
-            answers += _upload(run, api, advance, patience or Patience())
+            answers += _upload(run, api, advance, patience)
             unsent = next((_why(answer) for answer in answers if answer.outcome == "unsent"), None)
         else:
             answers += [_unsent(document, unsent) for document in run]
@@ -193,16 +194,19 @@ def _keep(document: Document, outbox: Outbox) -> str | None:
 
 
 def _sync(outbox: Outbox, api: AgentApi, heard: "_Heard", patience: Patience) -> str | None:
-    """Go on for as long as something is taken; why something was left, if it was."""
+    """Go on for as long as something is taken; why something was left, if it was.
+
+    One syncer for all of it: what the server asked for, to be left alone, outlives a sync.
+    """
     backoff = Backoff(base_s=BACKOFF_SECONDS, cap_s=BACKOFF_SECONDS_MAX)
+    pace = Pace(requests_per_s=REQUESTS_PER_S, asks_max=0, backoff=backoff)
+    try:
+        syncer = Syncer(outbox, api.url, lambda: api.id_token, pace=pace, transport=heard)
+    except ValueError as error:
+        raise Problem(str(error)) from error
     left = outbox.counts().get(State.STORED, 0)
     while True:
-        pace = Pace(patience.left_s, requests_per_s=REQUESTS_PER_S, asks_max=0, backoff=backoff)
-        try:
-            syncer = Syncer(outbox, api.url, lambda: api.id_token, pace=pace, transport=heard)
-        except ValueError as error:
-            raise Problem(str(error)) from error
-        report = syncer.sync()
+        report = syncer.sync(patience.left_s)
         if report.stored < left:
             patience.renew()
         if report.problem is None or report.stored == left:

@@ -68,7 +68,7 @@ class Gateway:
         return reply(200 if replayed else 202, result, Idempotent_Replayed=str(replayed).lower())
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def short_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is away stays away."""
     monkeypatch.setattr(uploads, "PATIENCE_S", 2.5)
@@ -170,6 +170,7 @@ def test_a_line_refused_as_the_whole_request_that_carried_it_is_refused() -> Non
     assert not answer.retryable
 
 
+@pytest.mark.usefixtures("short_of_time")
 def test_a_line_that_is_never_taken_leaves_the_others_their_answers() -> None:
     gateway = Gateway()
     gateway.server.refused["k-1"] = problem("UNAVAILABLE", 503, retryable=True)
@@ -177,6 +178,7 @@ def test_a_line_that_is_never_taken_leaves_the_others_their_answers() -> None:
     assert told(answers) == [("unsent", 503), ("accepted", 202)]
 
 
+@pytest.mark.usefixtures("short_of_time")
 def test_a_refusal_that_the_sdk_does_not_believe_yet_is_no_refusal() -> None:
     """The first try's answer was lost; what the second is refused for says nothing of it."""
     reused = problem("KEY_REUSED", 422, errors=[{"field": "currency"}])
@@ -214,6 +216,7 @@ GARBAGE = {
 }
 
 
+@pytest.mark.usefixtures("short_of_time")
 @pytest.mark.parametrize("garbage", GARBAGE)
 @pytest.mark.parametrize("line", [document(), document("k-1", "0722 110 3O5")])
 def test_garbage_is_no_answer(line: Document, garbage: str) -> None:
@@ -222,6 +225,7 @@ def test_garbage_is_no_answer(line: Document, garbage: str) -> None:
     assert answer.outcome == "unsent"
 
 
+@pytest.mark.usefixtures("short_of_time")
 @pytest.mark.parametrize("away", [unreached, dropped, raw(502, b"<html>bad gateway")])
 def test_an_api_that_is_away_leaves_each_line_unsent_with_the_reason(away: Fault) -> None:
     gateway = Gateway([away] * 99)
@@ -232,6 +236,7 @@ def test_an_api_that_is_away_leaves_each_line_unsent_with_the_reason(away: Fault
     assert {len(sent) for _, sent in gateway.sent} <= {1, 2}
 
 
+@pytest.mark.usefixtures("short_of_time")
 def test_an_api_that_is_away_is_waited_for_once_and_not_for_each_agent() -> None:
     gateway = Gateway([unreached] * 999)
     lines = [document(agentId=f"AG-{n:03d}") for n in range(20)]
@@ -291,6 +296,7 @@ def test_a_machine_without_room_for_an_outbox_is_one_line(monkeypatch: pytest.Mo
         upload([document()], Gateway().api)
 
 
+@pytest.mark.usefixtures("short_of_time")
 def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     used: list[httpx.HTTPTransport] = []

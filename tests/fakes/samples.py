@@ -25,6 +25,7 @@ from wallet_ledger.domain.wallets import (
     WalletStatus,
     decide,
 )
+from wallet_ledger.ports import OpenRow
 
 PHONE = Phone("254712345678")
 AGENT = AgentId("AG-001")
@@ -130,6 +131,20 @@ def wallet(
 ) -> Wallet:
     """A balance row as read."""
     return Wallet(PHONE, balance_minor, Currency(currency), version, status)
+
+
+def open_row(row: OfflineTransaction) -> OpenRow:
+    """What the sweep sees of a row."""
+    assert row.next_sweep_at_ms is not None
+    return OpenRow(
+        row.agent_id,
+        row.idempotency_key,
+        row.status,
+        row.attempt,
+        row.created_at_ms,
+        row.expires_at_s,
+        row.next_sweep_at_ms,
+    )
 
 
 def row_of(wanted: Debit | Request, status: Status = Status.QUEUED) -> OfflineTransaction:

@@ -26,6 +26,7 @@ from refund.give_back import Decided, give_back
 from tests.engine import Aws
 from tests.fakes import samples
 from tests.fakes.promises import assert_books_add_up
+from tests.fakes.samples import open_row
 from tests.fakes.weather import Weather
 from tests.fakes.wire import Wire, through
 from wakala.audit import audit
@@ -42,7 +43,6 @@ from wallet_ledger.domain.wallets import Debit, Movement, WalletStatus, movement
 from wallet_ledger.domain.work import Unfinished, Violation
 from wallet_ledger.errors import Unavailable
 from wallet_ledger.patience import Patience
-from wallet_ledger.ports import OpenRow
 
 SEEDS: Final = int(os.environ.get("CONFORMANCE_SEEDS", "3"))
 WORKERS: Final = 8
@@ -229,20 +229,6 @@ class _OneClient:
 
     def client(self, *_: object, **__: object) -> object:
         return self._client
-
-
-def open_row(row: OfflineTransaction) -> OpenRow:
-    """What the sweep sees of a row."""
-    assert row.next_sweep_at_ms is not None
-    return OpenRow(
-        row.agent_id,
-        row.idempotency_key,
-        row.status,
-        row.attempt,
-        row.created_at_ms,
-        row.expires_at_s,
-        row.next_sweep_at_ms,
-    )
 
 
 def deliveries(draw: random.Random, bank: Bank, asked: Day) -> Sequence[Work]:

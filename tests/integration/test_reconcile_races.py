@@ -17,7 +17,7 @@ import pytest
 from reconcile.settle import Dropped, Settled, Settlement, settle
 from tests.engine import Aws
 from tests.fakes.promises import assert_books_add_up
-from tests.fakes.samples import KES, PHONE, USD, credit, debit, row_of, status_change
+from tests.fakes.samples import KES, PHONE, USD, credit, debit, open_row, row_of, status_change
 from wallet_ledger.aws import items
 from wallet_ledger.aws.ledger import DynamoLedger
 from wallet_ledger.aws.transactions import DynamoOpenTransactions
@@ -34,7 +34,6 @@ from wallet_ledger.domain.wallets import (
 )
 from wallet_ledger.domain.work import Unfinished, Violation
 from wallet_ledger.patience import Patience
-from wallet_ledger.ports import OpenRow
 
 WORKERS = 6
 DELIVERIES_MAX = 20
@@ -231,7 +230,7 @@ def test_a_row_that_expires_while_it_is_settled_is_one_or_the_other(
     books.accept(*debits)
 
     def expire() -> list[bool]:
-        return [books.sweep.expire(open_row(each), each.created_at_ms) for each in debits]
+        return [books.sweep.expire(open_row(row_of(each)), each.created_at_ms) for each in debits]
 
     calls: list[Callable[[], Any]] = [expire, partial(books.settle, debits)]
     expired, settled = at_once(*calls)
@@ -245,21 +244,6 @@ def test_a_row_that_expires_while_it_is_settled_is_one_or_the_other(
     assert wallet.balance_minor == 10 - len(synced)
     assert sum(expired) == 10 - len(synced)
     assert [isinstance(each, Dropped) for each in settled] == expired
-
-
-def open_row(wanted: Debit) -> OpenRow:
-    """What the sweep saw of a debit's row."""
-    row = row_of(wanted)
-    assert row.next_sweep_at_ms is not None
-    return OpenRow(
-        row.agent_id,
-        row.idempotency_key,
-        row.status,
-        row.attempt,
-        row.created_at_ms,
-        row.expires_at_s,
-        row.next_sweep_at_ms,
-    )
 
 
 @rounds

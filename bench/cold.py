@@ -47,7 +47,10 @@ def import_ratios() -> dict[str, float]:
 
 
 def warm_megabytes() -> dict[str, float]:
-    """By function: the most memory that its process ever held, MB, after some invocations."""
+    """By function: the most memory that its process ever held, MB.
+
+    After invocations that reach no table: what connections and items take comes on top.
+    """
     found = {}
     for name, module in FUNCTIONS.items():
         done = _run([sys.executable, "-c", WARM, module], _environment(name))

@@ -13,18 +13,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-ENVIRONMENT = {
-    "AWS_ACCESS_KEY_ID": "test",
-    "AWS_SECRET_ACCESS_KEY": "test",
-    "AWS_DEFAULT_REGION": "us-east-1",
-    "AWS_CONFIG_FILE": os.devnull,
-    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
-    "AWS_XRAY_SDK_ENABLED": "false",
-    "POWERTOOLS_SERVICE_NAME": "test",
-    "POWERTOOLS_METRICS_NAMESPACE": "Wakala",
-}
-# Before any module of ours is imported, as tests/conftest.py does it.
-os.environ.update(ENVIRONMENT)
+from tests import environment
+
+environment.enter()  # before any module of ours is imported
 
 from tests.simulation.histories import coverage, play  # noqa: E402
 from tests.simulation.histories.plan import plan  # noqa: E402

@@ -55,7 +55,7 @@ def test_the_bundled_table_says_where_its_prices_are_from() -> None:
 def test_a_bill_adds_up_by_hand() -> None:
     usage = {
         "lambda.requests": 2_500_000,  # at 0.20 a million: 0.50
-        "lambda.gb_seconds": 30_000,  # at 0.0000133334 each: 0.400002
+        "lambda.gb_seconds": 31_000,  # at 0.0000133334 each: 0.4133354
         "apigateway.requests": 1_000_000,  # at 3.50 a million: 3.50
         "dynamodb.write_units": 8_000_000,  # at 0.705 a million: 5.64
         "dynamodb.stream_reads": 4_000_000,  # free
@@ -63,17 +63,17 @@ def test_a_bill_adds_up_by_hand() -> None:
     }
     found = costs(usage, read_prices(BUNDLED, REGION))
     assert {cost.service: cost.dollars for cost in found} == {
-        "Lambda": Decimal("0.900002"),
+        "Lambda": Decimal("0.9133354"),
         "API Gateway": Decimal("3.5"),
         "DynamoDB": Decimal("5.64"),
         "CloudWatch": Decimal("0.855"),
     }
-    assert total(found) == Decimal("10.895002")
+    assert total(found) == Decimal("10.9083354")
     assert found[0].view() == {
         "service": "Lambda",
         "region": REGION,
         "date": TABLE["date"],
-        "dollars": 0.9,
+        "dollars": 0.9133,
         "lines": [
             {
                 "key": "lambda.requests",
@@ -84,10 +84,10 @@ def test_a_bill_adds_up_by_hand() -> None:
             },
             {
                 "key": "lambda.gb_seconds",
-                "quantity": 30_000.0,
+                "quantity": 31_000.0,
                 "price": 0.0000133334,
                 "per": 1,
-                "dollars": 0.4,
+                "dollars": 0.4133,
             },
         ],
     }

@@ -126,8 +126,8 @@ def _target(figure: Mapping[str, Any], place: str) -> Target:
 
 def _objects(document: Mapping[str, Any], key: str) -> Sequence[Mapping[str, Any]]:
     value = document.get(key)
-    if not isinstance(value, list) or not all(isinstance(each, Mapping) for each in value):
-        raise _problem(f"{key} must be a list of objects")
+    if not value or not isinstance(value, list) or not all(isinstance(x, Mapping) for x in value):
+        raise _problem(f"{key} must be a list of objects, one or more")
     return value
 
 

@@ -77,9 +77,10 @@ TICKS_MAX = 6
 TIMES_S = ((1, "s"), (60, "min"), (3_600, "h"), (86_400, "d"))
 STEPS_S = (
     *(0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200),
-    *(86_400 * days / 4 for days in (1, 2, 4, 8, 16)),
+    *(86_400 * days / 4 for days in (1, 2, 4, 8, 16, 64, 256, 1_024)),
 )
 """How far ticks of a linear axis of times may be apart."""
+MOMENTS_MAX = 400
 HEADING = 1.5
 """Bars that the name of a load takes up, with the space before it."""
 LABEL_PART = 0.3
@@ -121,10 +122,15 @@ def duration(ms: float) -> str:
     return f"{_significant(ms / 1_000 / size)} {name}"
 
 
+def plain(text: str) -> str:
+    """Text that any file can hold: half a surrogate is shown by its number."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def in_words(latency: Latency) -> str:
     """The percentiles as a sentence."""
     return (
-        f"Half of {latency.count:,} transactions settled within {duration(latency.p50_ms)},"
+        f"{latency.count:,} settled: half within {duration(latency.p50_ms)},"
         f" 95 % within {duration(latency.p95_ms)}, 99 % within {duration(latency.p99_ms)},"
         f" all within {duration(latency.max_ms)}."
     )
@@ -174,7 +180,8 @@ def letters_depth(depths: Sequence[Depth]) -> Plot:
 
     def draw(figure: "Figure") -> None:
         axes = figure.subplots()
-        _over_time(axes, [each.at_s for each in depths], [each.letters for each in depths])
+        shown = _moments(depths)
+        _over_time(axes, [each.at_s for each in shown], [each.letters for each in shown])
         _count_axis(axes)
 
     most = max(depths, key=lambda each: each.letters)
@@ -187,7 +194,8 @@ def letters_age(depths: Sequence[Depth]) -> Plot:
 
     def draw(figure: "Figure") -> None:
         axes = figure.subplots()
-        _over_time(axes, [each.at_s for each in depths], [each.oldest_s for each in depths])
+        shown = _moments(depths)
+        _over_time(axes, [each.at_s for each in shown], [each.oldest_s for each in shown])
         axes.set_yticks(*_time_ticks(0, max(each.oldest_s for each in depths)))
 
     most = max(each.oldest_s for each in depths)
@@ -241,7 +249,7 @@ def inline(plot: Plot) -> str:
     svg = re.sub(r'(\bid="|"#|url\(#)', rf"\g<1>{plot.name}-", svg)
     return (
         f'<svg viewBox="0 0 {plot.width:g} {plot.height:g}" role="img"'
-        f' aria-label="{escape(plot.words)}">{svg}</svg>'
+        f' aria-label="{escape(plain(plot.words))}">{svg}</svg>'
     )
 
 
@@ -250,7 +258,7 @@ def alone(plot: Plot) -> str:
     size = f"{plot.width:g} {plot.height:g}"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size}">\n'
-        f"<title>{escape(plot.words)}</title>\n"
+        f"<title>{escape(plain(plot.words))}</title>\n"
         "<style>*{stroke-linejoin:round;stroke-linecap:butt}"
         f"text{{font-family:{FONTS}}}</style>\n"
         f'<rect width="100%" height="100%" fill="{PAPER}"/>\n'
@@ -268,7 +276,7 @@ def _ranked(name: str, found: Sequence[tuple[str, float, str]]) -> Plot:
         axes.barh(rows, [value for _, value, _ in ranked], height=0.66, color=BLUE)
         for row, (_, value, text) in enumerate(ranked):
             _label(axes, text, (value, row), (6, -4))
-        axes.set_yticks(rows, [_plain(label) for label, _, _ in ranked])
+        axes.set_yticks(rows, [plain(label) for label, _, _ in ranked])
         _bare(axes, ranked[0][1], len(ranked) - 0.5)
 
     words = "; ".join(f"{label} {text}" for label, _, text in ranked)
@@ -333,6 +341,19 @@ def _count_axis(axes: "Axes") -> None:
     axes.grid(axis="y")
 
 
+def _moments(depths: Sequence[Depth]) -> list[Depth]:
+    """No more of them than a plot can show: of neighbours the worst, and the last one as it is."""
+    *before, last = depths
+    some = math.ceil(len(depths) / MOMENTS_MAX)
+    return [
+        *(
+            Depth(them[0].at_s, max(d.letters for d in them), max(d.oldest_s for d in them))
+            for them in itertools.batched(before, some, strict=False)
+        ),
+        last,
+    ]
+
+
 def _over_time(axes: "Axes", seconds: Sequence[float], values: Sequence[float]) -> None:
     """What was seen at a moment holds until the next one."""
     axes.fill_between(seconds, values, step="post", color=BLUE, alpha=0.12, linewidth=0)
@@ -360,7 +381,7 @@ def _backend_bars(axes: "Axes", baseline: Baseline, metric: Metric) -> None:
     at = 0.0
     ticks, names = [], []
     for shape in baseline.shapes:
-        axes.text(0, at, _plain(shape), va="center", fontweight="bold")
+        axes.text(0, at, plain(shape), va="center", fontweight="bold")
         for row in baseline.rows:
             if row.shape != shape:
                 continue
@@ -371,7 +392,7 @@ def _backend_bars(axes: "Axes", baseline: Baseline, metric: Metric) -> None:
             weight = "bold" if row.backend == OURS else "normal"
             _label(axes, text, (value or 0, at), (5, -4)).set_fontweight(weight)
             ticks.append(at)
-            names.append(_plain(row.backend))
+            names.append(plain(row.backend))
         at += HEADING
     axes.set_yticks(ticks, names)
     _bare(axes, max(metric.value(row) or 0 for row in baseline.rows), at - HEADING + 0.6)
@@ -395,8 +416,3 @@ def _label(
 def _significant(value: float) -> str:
     """Three digits that count, and never an exponent."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _plain(text: str) -> str:
-    """Half a surrogate, which no file can hold, by its number."""
-    return text.encode(errors="backslashreplace").decode()

@@ -112,43 +112,29 @@ def _head(measures: Measures) -> str:
 
 def _measures(measures: Measures) -> str:
     """The four that the article asks for."""
-    latency, depths = measures.latency, measures.depths
-    among = _count(measures.transactions, "transaction")
-    beyond = f"{measures.duplicates:,} beyond the first of {among}, counted in the ledger"
-    kind = "bad" if measures.duplicates else "good"
-    cards = [
-        _card(
-            "Duplicate debits a million",
-            _number(measures.duplicates_per_million) if measures.transactions else NOTHING,
-            beyond if measures.transactions else "No transaction was accepted",
-            kind if measures.transactions else "",
-        ),
-        _card(
-            "Settle latency, median",
-            plots.duration(latency.p50_ms) if latency else NOTHING,
-            f"95 % within {plots.duration(latency.p95_ms)}, 99 % within"
-            f" {plots.duration(latency.p99_ms)}"
-            if latency
-            else "Nothing has settled",
-        ),
-        _card(
-            "Dead letters at most",
-            f"{max(each.letters for each in depths):,}" if depths else NOTHING,
-            f"{depths[-1].letters:,} at the end; the oldest was"
-            f" {plots.duration(1_000 * max(each.oldest_s for each in depths))} old"
-            if depths
-            else "Nobody has looked",
-        ),
-        _card(
-            "Write units a million",
-            _number(sum(each.written for each in measures.units)) if measures.units else NOTHING,
-            f"{_number(sum(each.read for each in measures.units))} read units, all tables and"
-            " indexes"
-            if measures.units
-            else "Nobody has counted",
-        ),
-    ]
-    return f'<ul class="cards">{"".join(cards)}</ul>'
+    latency, depths, units = measures.latency, measures.depths, measures.units
+    duplicates = _card("Duplicate debits a million", NOTHING, "No transaction was accepted")
+    if measures.transactions:
+        among = _count(measures.transactions, "transaction")
+        words = f"{measures.duplicates:,} beyond the first of {among}, counted in the ledger"
+        kind = "bad" if measures.duplicates else "good"
+        number = _number(measures.duplicates_per_million)
+        duplicates = _card("Duplicate debits a million", number, words, kind)
+    median = _card("Settle latency, median", NOTHING, "Nothing has settled")
+    if latency is not None:
+        p50, p95, p99 = map(plots.duration, (latency.p50_ms, latency.p95_ms, latency.p99_ms))
+        median = _card("Settle latency, median", p50, f"95 % within {p95}, 99 % within {p99}")
+    letters = _card("Dead letters at most", NOTHING, "Nobody has looked")
+    if depths:
+        oldest = plots.duration(1_000 * max(each.oldest_s for each in depths))
+        words = f"{depths[-1].letters:,} at the end; the oldest ever was {oldest} old"
+        letters = _card("Dead letters at most", f"{max(d.letters for d in depths):,}", words)
+    consumed = _card("Write units a million", NOTHING, "Nobody has counted")
+    if units:
+        words = f"{_number(sum(each.read for each in units))} read units, all tables and indexes"
+        written = _number(sum(each.written for each in units))
+        consumed = _card("Write units a million", written, words)
+    return f'<ul class="cards">{duplicates}{median}{letters}{consumed}</ul>'
 
 
 def _price_and_work(measures: Measures, costs: Sequence[Cost]) -> str:
@@ -193,7 +179,7 @@ def _letters(measures: Measures) -> str:
     if not depths:
         return _section("Dead letters", note, _quiet("Nobody has looked."))
     if not any(each.letters for each in depths):
-        looks = f"There was none at any of {_count(len(depths), 'look')}."
+        looks = f"There was none, at {_count(len(depths), 'look')}."
         return _section("Dead letters", note, f'<p class="good">{looks}</p>')
     depth = _figure("Dead letters", plots.letters_depth(depths))
     age = _figure("Age of the oldest", plots.letters_age(depths))
@@ -262,7 +248,7 @@ def _baseline(baseline: Baseline) -> str:
     metrics = (plots.PER_SECOND, plots.CALLS, plots.WRITES, plots.DUPLICATES)
     drawn = "".join(
         _figure(metric.title, plots.comparison(f"bench-{at}", baseline, metric))
-        for at, metric in enumerate(metrics if baseline.rows else ())
+        for at, metric in enumerate(metrics)
     )
     rows = []
     for shape in baseline.shapes:
@@ -367,8 +353,8 @@ def _is_plotted(latency: Latency | None) -> TypeGuard[Latency]:
 
 
 def _text(text: str) -> str:
-    """Text from elsewhere: no markup, and half a surrogate by its number."""
-    return html.escape(text.encode(errors="backslashreplace").decode())
+    """Text from elsewhere is no markup."""
+    return html.escape(plots.plain(text))
 
 
 def _count(number: int, thing: str) -> str:

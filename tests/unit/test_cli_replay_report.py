@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from decimal import Decimal
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -274,9 +275,11 @@ def test_text_from_elsewhere_is_text(written: Written) -> None:
     runs = [run | {"shape": NASTY, "backend": NASTY} for run in BENCH["runs"]]  # type: ignore[attr-defined]
     figures = [each | {"name": NASTY} for each in BENCH["figures"]]  # type: ignore[attr-defined]
     bill = (Cost(NASTY, NASTY, NASTY, (line,)),)
-    page = Page(written(_nasty(MEASURES), bill, BENCH | {"runs": runs, "figures": figures}))
-    assert page.of("b") == []
-    assert page.text.count(NASTY) > 20
+    html = written(_nasty(MEASURES), bill, BENCH | {"runs": runs, "figures": figures})
+    assert Page(html).of("b") == []
+    assert Page(html).text.count(NASTY) > 20
+    drawn = [unescape(text) for text in re.findall(r"<text[^>]*>([^<]*)</text>", html)]
+    assert drawn.count(NASTY) == 10, "a bar of calls, one of costs, a load and a side four times"
     local = Page(written(replace(_nasty(MEASURES), local=False), (), None))
     assert f"on AWS, {NASTY}" in local.text
 
@@ -334,7 +337,7 @@ def test_a_price_of_less_than_half_a_cent_is_not_nothing(written: Written) -> No
 def test_the_same_replay_is_the_same_bytes_whatever_else_was_drawn(
     whole: str, written: Written
 ) -> None:
-    with mpl.rc_context({"font.size": 30, "axes.edgecolor": "red", "svg.hashsalt": "another"}):
+    with mpl.rc_context({"font.size": 30, "axes.facecolor": "red", "svg.hashsalt": "another"}):
         assert written() == whole
 
 

@@ -92,7 +92,7 @@ def _row(shape: str, backend: str, runs: Sequence[Mapping[str, Any]]) -> Row:
         numbers = [_number(run, key, place) for run in runs if run.get(key) is not None]
         return statistics.median(numbers) if numbers else None
 
-    def count(key: str) -> int:
+    def in_all(key: str) -> int:
         return sum(int(_number(run, key, place)) for run in runs)
 
     return Row(
@@ -102,9 +102,9 @@ def _row(shape: str, backend: str, runs: Sequence[Mapping[str, Any]]) -> Row:
         median("calls"),
         weighed("writeUnits"),
         weighed("readUnits"),
-        count("duplicates"),
-        count("overdrawn"),
-        count("open"),
+        in_all("duplicates"),
+        in_all("overdrawn"),
+        in_all("open"),
     )
 
 

@@ -68,11 +68,13 @@ STYLE: "dict[RcKeyType, Any]" = {
 
 LEAST_MS = 1.0
 """What the clocks cannot tell from nothing: no time on a logarithmic axis is shorter."""
+ROUND_MS = (1, 10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000, 36_000_000, 360_000_000)
 NICE_MS = (
-    *(digit * 10**power for power in (0, 1, 2) for digit in (1, 2, 5)),
-    *(1_000 * seconds for seconds in (1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600)),
+    *(digit * 10**power for power in (0, 1, 2, 3) for digit in (1, 2, 5)),
+    *(1_000 * seconds for seconds in (10, 30, 60, 120, 300, 600, 1_800)),
+    *(3_600_000 * hours for hours in (1, 2, 5, 10, 30, 100)),
 )
-"""Where an axis of times may have its ticks."""
+"""Where a logarithmic axis may have its ticks; `ROUND_MS` where it is a long one."""
 TICKS_MAX = 6
 TIMES_S = ((1, "s"), (60, "min"), (3_600, "h"), (86_400, "d"))
 STEPS_S = (
@@ -143,14 +145,16 @@ def latency_share(latency: Latency) -> Plot:
         axes = figure.subplots()
         edges, counts = _bins(latency)
         high = _time_axis(axes, latency, edges)
-        shares = [100 * part / sum(counts) for part in itertools.accumulate(counts)]
-        times, heights = [*edges, high], [0, *shares, 100]
+        shares = (100 * part / sum(counts) for part in itertools.accumulate(counts))
+        # The curve only climbs, so there is room to the right of a mark and below it.
+        labels = ((50, latency.p50_ms, -4), (95, latency.p95_ms, -30), (99, latency.p99_ms, -16))
+        marks = [(max(at_ms, LEAST_MS), share) for share, at_ms, _ in labels]
+        points = sorted([*zip(edges, [0, *shares], strict=True), *marks, (high, 100)])
+        times = [at_ms for at_ms, _ in points]
+        heights = list(itertools.accumulate((share for _, share in points), max))
         axes.fill_between(times, heights, color=BLUE, alpha=0.12, linewidth=0)
         axes.plot(times, heights, color=BLUE, linewidth=2)
-        # The curve only climbs, so there is room to the right of a mark and below it.
-        marks = ((50, latency.p50_ms, -4), (95, latency.p95_ms, -30), (99, latency.p99_ms, -16))
-        for share, at_ms, down in marks:
-            mark = (max(at_ms, LEAST_MS), share)
+        for mark, (share, at_ms, down) in zip(marks, labels, strict=True):
             axes.plot(*mark, "o", color=BLUE, markersize=7, markeredgecolor=PAPER)
             _label(axes, f"p{share}: {duration(at_ms)}", mark, (9, down))
         axes.set_ylim(0, 105)
@@ -329,7 +333,7 @@ def _time_axis(axes: "Axes", latency: Latency, edges: Sequence[float]) -> float:
     axes.set_xlim(low, high)
     ticks = [nice for nice in NICE_MS if low <= nice <= high]
     if len(ticks) > TICKS_MAX:
-        ticks = [nice for nice in ticks if math.log10(nice).is_integer()]
+        ticks = [nice for nice in ROUND_MS if low <= nice <= high]
     axes.set_xticks(ticks, [duration(nice) for nice in ticks])
     axes.set_xticks([], minor=True)
     return high

@@ -303,6 +303,7 @@ FEW = Latency(1, 0.0, 0.0, 0.0, 0.0, ((0.0, 1),))
         ({"latency": FEW}, "p99: 0 ms"),
         ({"latency": replace(FEW, max_ms=90.0, bins=((8.0, 2), (float("inf"), 3)))}, "90 ms"),
         ({"latency": Latency(1, 7.2e6, 7.2e6, 7.2e6, 7.2e6, ((7.2e6, 1),))}, "p50: 2 h"),
+        ({"latency": replace(FEW, p99_ms=2e6, bins=((6e4, 1), (3e6, 8)))}, "60 s 10 min 60 min"),
         ({"depths": ()}, "Nobody has looked."),
         ({"depths": (Depth(0, 0, 0), Depth(1, 0, 0))}, "There was none, at 2 looks."),
         ({"depths": (Depth(5, 1, 0.25),)}, "1 at the end; the oldest ever was 250 ms old"),

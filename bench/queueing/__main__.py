@@ -1,7 +1,6 @@
 """`make scale`: where Wakala's first bottleneck is, by the utilisation law and by simulation."""
 
 from cyclopts import App
-from rich.markdown import Markdown
 
 from bench.queueing import page
 from wakala.output import out
@@ -26,7 +25,7 @@ def main(*, measure: bool = False) -> None:
     page.write(made, page.picture())
     for name, table in made.items():
         if name != "limits":
-            out.print(Markdown(table))
+            out.print(table, soft_wrap=True, markup=False)
     out.print(page.read_on())
 
 

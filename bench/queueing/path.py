@@ -15,6 +15,7 @@ from bench.queueing.limits import (
     FIFO_PARTITION_CALLS,
     LAMBDA_CONCURRENCY,
     NEW_TABLE_WRITES,
+    PARTITION_READS,
     PARTITION_WRITES,
     PUT_EVENTS,
 )
@@ -22,6 +23,7 @@ from bench.queueing.times import ServiceTimes
 from tests.template import RESOURCES, TEMPLATE
 from wallet_ledger.domain.transactions import OPEN_SHARDS
 
+BATCH = int(FIFO_BATCH.value)
 ROW_UNITS = 1 + 2
 """Write units of a row: stored, and closed inside a transaction."""
 OPEN_UNITS = 1 + 1
@@ -29,8 +31,6 @@ OPEN_UNITS = 1 + 1
 ENTRY_UNITS = 2
 BALANCE_UNITS = 2
 """Of the ledger, both inside a transaction; one balance for all of a group."""
-RECORDS = 2
-"""Stream records of a transaction that the relay is called for: stored, and synced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +97,12 @@ class Load:
 
 
 UNIFORM = Load(group=1, hottest=0)
-HOT = Load(group=int(FIFO_BATCH.value), hottest=1)
+HOT = Load(group=BATCH, hottest=1)
 
 
 def hot_wallets(number: int) -> Load:
     """So many wallets share everything evenly."""
-    return Load(group=int(FIFO_BATCH.value), hottest=1 / number)
+    return Load(group=BATCH, hottest=1 / number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,64 +125,44 @@ def ledger_units(group: float) -> float:
     return ENTRY_UNITS + BALANCE_UNITS / group
 
 
-def relay_s(records: int, times: ServiceTimes) -> float:
-    """Seconds of the relay for a batch, half of it messages and half of it events."""
-    calls = math.ceil(records / RECORDS / FIFO_BATCH.value)
-    return calls * (times.send_ms + times.put_events_ms) / 1000
-
-
 def stations(deployment: Deployment, times: ServiceTimes, load: Load) -> list[Station]:
-    """Everything on the path that can be full, in its order."""
-    batch, group = int(FIFO_BATCH.value), load.group if deployment.group_commit else 1
-    wallets = math.ceil(batch / load.group)
-    in_batch = [load.group] * wallets
-    batch_s = times.hand_over_s + times.settle_s(in_batch, group_commit=deployment.group_commit)
-    each_s = times.accept_s()
-    instances_s = (
-        each_s
-        + relay_s(deployment.relay_batch, times) * RECORDS / deployment.relay_batch
-        + (batch_s - times.hand_over_s) / (wallets * load.group)
-    )
-    index_keys = OPEN_SHARDS * PARTITION_WRITES.value
-    found = [
+    """Everything on the path that can be full."""
+    return [
         Station("requests that the stage admits", deployment.api_rate, 1, "`ApiRateLimit`"),
         Station("requests of the account", API_REQUESTS.value, 1, "a quota"),
-        Station("instances of functions", LAMBDA_CONCURRENCY.value, instances_s, "a quota"),
-        Station(
-            "write units of OfflineTx",
-            deployment.offline_tx_writes,
-            ROW_UNITS,
-            "`OfflineTxWarmWrites`",
-        ),
-        Station(
-            "write units of OpenTx",
-            deployment.offline_tx_writes,
-            OPEN_UNITS,
-            "`OfflineTxWarmWrites`",
-        ),
-        Station("write units of OpenTx's shards", index_keys, OPEN_UNITS, "`OPEN_SHARDS`"),
-        Station(
-            "the relay's time",
-            deployment.lanes,
-            relay_s(deployment.relay_batch, times) * RECORDS / deployment.relay_batch,
-            "`RelayParallelism`",
-        ),
-        Station("calls of TxQueue", FIFO_CALLS.value, 1 / batch, "a quota"),
-        Station("calls of PutEvents", PUT_EVENTS.value, 1 / batch, "a quota"),
-        Station(
-            "reconcile's time",
-            deployment.reconcile_concurrency,
-            batch_s / (wallets * load.group),
-            "`ReconcileConcurrency`",
-        ),
-        Station(
-            "write units of WalletLedger",
-            deployment.wallet_ledger_writes,
-            ledger_units(group),
-            "`WalletLedgerWarmWrites`",
-        ),
+        *_of_tables(deployment, load),
+        *_of_functions(deployment, times, load),
+        Station("calls of TxQueue", FIFO_CALLS.value, 1 / BATCH, "a quota"),
+        Station("calls of PutEvents", PUT_EVENTS.value, 1 / BATCH, "a quota"),
+        *_of_one_wallet(deployment, times, load),
     ]
-    return found + _of_one_wallet(deployment, times, load)
+
+
+def _of_tables(deployment: Deployment, load: Load) -> list[Station]:
+    """Write units of tables and index."""
+    rows, ledger = deployment.offline_tx_writes, deployment.wallet_ledger_writes
+    keys, warm_rows = OPEN_SHARDS * PARTITION_WRITES.value, "`OfflineTxWarmWrites`"
+    units = ledger_units(load.group if deployment.group_commit else 1)
+    return [
+        Station("write units of OfflineTx", rows, ROW_UNITS, warm_rows),
+        Station("write units of OpenTx", rows, OPEN_UNITS, warm_rows),
+        Station("write units of OpenTx's shards", keys, OPEN_UNITS, "`OPEN_SHARDS`"),
+        Station("write units of WalletLedger", ledger, units, "`WalletLedgerWarmWrites`"),
+    ]
+
+
+def _of_functions(deployment: Deployment, times: ServiceTimes, load: Load) -> list[Station]:
+    """Seconds of functions, at their best: full batches, and full calls of the relay."""
+    groups = [load.group] * math.ceil(BATCH / load.group)
+    settle_s = times.settle_s(groups, group_commit=deployment.group_commit) / sum(groups)
+    worker_s = settle_s + times.hand_over_s / sum(groups)
+    lane_s = (times.send_ms + times.put_events_ms) / 1000 / BATCH
+    instance_s, workers = times.accept_s() + lane_s + settle_s, deployment.reconcile_concurrency
+    return [
+        Station("instances of functions", LAMBDA_CONCURRENCY.value, instance_s, "a quota"),
+        Station("the relay's time", deployment.lanes, lane_s, "`RelayParallelism`"),
+        Station("reconcile's time", workers, worker_s, "`ReconcileConcurrency`"),
+    ]
 
 
 def _of_one_wallet(deployment: Deployment, times: ServiceTimes, load: Load) -> list[Station]:
@@ -195,7 +175,8 @@ def _of_one_wallet(deployment: Deployment, times: ServiceTimes, load: Load) -> l
     return [
         Station("turns of one wallet", 1, load.hottest * turn_s / load.group, wallets),
         Station("write units of one wallet", PARTITION_WRITES.value, load.hottest * units, wallets),
-        Station("calls for one group", calls, load.hottest / FIFO_BATCH.value, wallets),
+        Station("read units of one wallet", PARTITION_READS.value, load.hottest / group, wallets),
+        Station("calls for one group", calls, load.hottest / BATCH, wallets),
     ]
 
 

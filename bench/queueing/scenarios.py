@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from bench.queueing import times
-from bench.queueing.limits import NEW_TABLE_WRITES, TABLE_WRITES
+from bench.queueing.limits import MAPPING_CONCURRENCY, NEW_TABLE_WRITES, STREAM_FACTOR, TABLE_WRITES
 from bench.queueing.path import (
     HOT,
     UNIFORM,
@@ -30,14 +30,15 @@ SEED = 1
 PER_HOUR = 36
 """Transactions of an agent."""
 AGENTS = (1_000, 10_000, 100_000)
-PLENTY = 1_000
+MONTH_END_S = 15.0
+"""A day at a month-end is played in so little: its spike lasts a tenth of it."""
 NO_SHARES = Shares(duplicates=0, reorders=0, overdrafts=0, refunds=0)
 HEADROOM = 1.5
 """What is set is so much more than what comes."""
 REMOVED: Mapping[str, Mapping[str, Any]] = {
     "`ApiRateLimit`": {"api_rate": math.inf, "api_burst": math.inf},
-    "`RelayParallelism`": {"relay_parallelism": 10},
-    "`ReconcileConcurrency`": {"reconcile_concurrency": PLENTY},
+    "`RelayParallelism`": {"relay_parallelism": int(STREAM_FACTOR.value)},
+    "`ReconcileConcurrency`": {"reconcile_concurrency": int(MAPPING_CONCURRENCY.value)},
     "`OfflineTxWarmWrites`": {"offline_tx_writes": TABLE_WRITES.value},
     "`WalletLedgerWarmWrites`": {"wallet_ledger_writes": TABLE_WRITES.value},
 }
@@ -87,7 +88,7 @@ def play(
 
 def steady_s(rate: float, transactions: int) -> float:
     """How long a run of so many transactions takes; long enough for a few polls."""
-    return max(4.0, transactions / rate)
+    return max(3.0, transactions / rate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +147,18 @@ class Scale:
     rate: float
     first: Station
     even: Outcome
-    month_end: Outcome
+    month_end: Outcome | None
+    """None where its spike is more than what is carried."""
 
     @property
     def busy(self) -> float:
         """Of the first limit, by the utilisation law; above 1 it does not suffice."""
         return self.rate / self.first.carries
+
+    @property
+    def left_by_an_hour(self) -> float:
+        """Transactions that wait after an hour of a month-end's spike."""
+        return max(0.0, self.rate * month_end_peak() - self.first.carries) * 3_600
 
 
 def scales(*, as_advised: bool) -> list[Scale]:
@@ -160,14 +167,18 @@ def scales(*, as_advised: bool) -> list[Scale]:
     for agents in AGENTS:
         rate = agents * PER_HOUR / 3_600
         deployment = advised(rate * month_end_peak()) if as_advised else as_deployed()
-        even_s, month_end_s = steady_s(rate, 3_000), max(15.0, 3_000 / rate)
-        even, month_end = (
-            play(deployment, aws(), arrivals(shape, rate, seconds), agents=agents, until_s=seconds)
-            for shape, seconds in ((Shape.UNIFORM, even_s), (Shape.MONTH_END, month_end_s))
-        )
         first = bottleneck(stations(deployment, aws(), UNIFORM))
+        even = _day(Shape.UNIFORM, deployment, agents, steady_s(rate, 3_000))
+        keeps_up = rate * month_end_peak() <= first.carries
+        seconds = max(MONTH_END_S, 3_000 / rate)
+        month_end = _day(Shape.MONTH_END, deployment, agents, seconds) if keeps_up else None
         found.append(Scale(agents, rate, first, even, month_end))
     return found
+
+
+def _day(shape: Shape, deployment: Deployment, agents: int, seconds: float) -> Outcome:
+    arriving = arrivals(shape, agents * PER_HOUR / 3_600, seconds)
+    return play(deployment, aws(), arriving, agents=agents, until_s=seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +239,7 @@ class Curve:
     bound: float
 
 
-OFFERED = (10, 30, 100, 300, 1_000, 3_000)
+OFFERED = (10, 30, 100, 300, 1_000, 2_000)
 
 
 def curves() -> list[Curve]:
@@ -246,7 +257,7 @@ def curves() -> list[Curve]:
 def _curve(name: str, deployment: Deployment, shape: Shape, load: Load) -> Curve:
     points: dict[int, float] = {}
     for rate in OFFERED:
-        until_s = steady_s(rate, 1_500)
+        until_s = steady_s(rate, 1_000)
         arriving = arrivals(shape, rate, until_s)
         played = play(deployment, aws(), arriving, agents=AGENTS[-1], until_s=until_s)
         points[rate] = played.per_second

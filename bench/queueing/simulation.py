@@ -56,15 +56,13 @@ class Outcome:
     """What a run came to: settled `per_second` after the warm-up, each within one `latencies_s`.
 
     A latency is from sending to settlement, with what the app waits for the stage. `in_system` is
-    how many were on the way on the average of the whole run, `left_over_time` at sixty moments of
-    it, and `left` at its end.
+    how many were on the way on the average of the whole run, and `left` at its end.
     """
 
     per_second: float
     latencies_s: Sequence[float]
     in_system: float
     left: int
-    left_over_time: Sequence[int]
 
     def percentile_s(self, percent: int) -> float:
         """Seconds from sending to settlement; NaN where next to nothing was settled."""
@@ -187,7 +185,6 @@ class Simulation:
         self._settled: list[tuple[float, float]] = []
         self._area = 0.0
         self._changed_s = 0.0
-        self._lefts: list[int] = []
 
     def run(self, arrivals: Sequence[Arrival], *, until_s: float, warm_up_s: float) -> Outcome:
         """Play it; what is counted as settled per second was settled after the warm-up."""
@@ -197,7 +194,6 @@ class Simulation:
             env.process(self._relay(lane))
         for _ in range(self._deployment.reconcile_concurrency):
             env.process(self._reconcile())
-        env.process(self._look(until_s / 60))
         env.run(until_s)
         self._count()
         watched = [took_s for at_s, took_s in self._settled if at_s > warm_up_s]
@@ -206,7 +202,6 @@ class Simulation:
             latencies_s=watched,
             in_system=self._area / until_s,
             left=self._left,
-            left_over_time=self._lefts,
         )
 
     @property
@@ -217,11 +212,6 @@ class Simulation:
         """Add up how many were in the system since it last changed."""
         self._area += self._left * (self._env.now - self._changed_s)
         self._changed_s = self._env.now
-
-    def _look(self, every_s: float) -> Steps:
-        while True:
-            yield self._env.timeout(every_s)
-            self._lefts.append(self._left)
 
     def _arrive(self, arrivals: Sequence[Arrival]) -> Steps:
         for each in arrivals:

@@ -88,7 +88,7 @@ NEW_TABLE_WRITES = Limit(
     can_grow=True,
 )
 TABLE_WRITES = Limit(
-    "write units of a table with its indexes, on demand",
+    "write units of a table, or of one index, on demand",
     40_000,
     "a second",
     f"{_DYNAMODB}/ServiceQuotas.html",

@@ -139,10 +139,10 @@ def _scale(name: str, each: Scale) -> list[str]:
         name,
         each.first.name,
         f"{each.rate:,.0f}",
-        f"{each.busy:.0%}",
+        f"{each.busy:,.0%}",
         f"{each.even.per_second:,.0f}",
         "grows" if each.busy >= 1 else f"{each.even.percentile_s(99):.1f} s",
-        f"{each.busy * month_end_peak():.0%}",
+        f"{each.busy * month_end_peak():,.0%}",
         f"{each.left_by_an_hour:,.0f}",
         f"{month_end.percentile_s(99):.1f} s" if month_end else "grows",
     ]

@@ -33,6 +33,7 @@ AGENTS = (1_000, 10_000, 100_000)
 MONTH_END_S = 15.0
 """A day at a month-end is played in so little: its spike lasts a tenth of it."""
 NO_SHARES = Shares(duplicates=0, reorders=0, overdrafts=0, refunds=0)
+PLACES = 20
 HEADROOM = 1.5
 """What is set is so much more than what comes."""
 REMOVED: Mapping[str, Mapping[str, Any]] = {
@@ -59,14 +60,14 @@ def month_end_peak() -> float:
 
 
 def arrivals(shape: Shape, rate: float, seconds: float, *, wallets: int = 1) -> list[Arrival]:
-    """Traffic of a shape, each sent at a moment drawn from the shape's own.
+    """Traffic of a shape, each sent within some places after its moment.
 
     `wallets`: among how many a hot one is split.
     """
     number = round(rate * seconds)
     sent = make_traffic(shape, number, seed=SEED, shares=NO_SHARES, rate=rate).sent
     chance = random.Random(f"{shape} {rate} {seconds}")
-    moments = sorted(chance.choice(sent).at_s + chance.uniform(0, 1 / rate) for _ in sent)
+    moments = sorted(each.at_s + chance.uniform(0, PLACES / rate) for each in sent)
     phones = [each.document["phone"] for each in sent]
     if wallets > 1:
         phones = [f"{phone}-{chance.randrange(wallets)}" for phone in phones]

@@ -73,7 +73,7 @@ def test_a_full_station_carries_what_the_utilisation_law_says_and_no_more(name: 
     assert first.name == name
     over = 1.05 if name in TWICE else 1.5
     found = played(deployment, load, first.carries * over, of=of).per_second
-    assert 0.9 * first.carries <= found <= 1.02 * first.carries
+    assert 0.9 * first.carries <= found <= 1.03 * first.carries
 
 
 @pytest.mark.parametrize("name", FULL)
@@ -138,7 +138,7 @@ def test_write_units_stop_a_hot_wallet_whose_turns_take_no_time() -> None:
     first = bottleneck(stations(unhindered(), at_once, HOT))
     assert first.name == "write units of one wallet"
     found = played(unhindered(), HOT, 1_000, of=at_once).per_second
-    assert 0.9 * first.carries <= found <= 1.02 * first.carries
+    assert 0.9 * first.carries <= found <= 1.03 * first.carries
     apart = replace(unhindered(), balance_alone=True)
     assert played(apart, HOT, 1_000, of=at_once).per_second > 1.5 * found
 

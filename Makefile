@@ -7,7 +7,7 @@ PINS   := --quiet --generate-hashes --no-emit-index-url --no-emit-find-links \
           --python-version 3.13 --custom-compile-command "make pins"
 
 .DEFAULT_GOAL := help
-.PHONY: help run stop test check lint types soak chaos guards bench openapi invoke pins clean
+.PHONY: help run stop test check lint types soak chaos guards bench scale openapi invoke pins clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -44,6 +44,9 @@ soak: $(READY) ## Play histories of the simulator (SEEDS=1..5000, or how many) a
 bench: $(READY) ## The article's algorithm, a naive one and ours under one load (NUMBER=… ROUNDS=…)
 	PYTHONPATH=.:services $(BIN)/python -m bench $(if $(NUMBER),--number $(NUMBER)) \
 	  $(if $(ROUNDS),--rounds $(ROUNDS))
+
+scale: $(READY) ## Where the first bottleneck is, on paper and simulated (MEASURE=1: time the steps anew)
+	PYTHONPATH=.:services $(BIN)/python -m bench.queueing $(if $(MEASURE),--measure)
 
 openapi: $(READY) ## Write docs/openapi.yaml anew from the code that it describes
 	PYTHONPATH=services $(BIN)/python -m tests.openapi

@@ -50,7 +50,7 @@ def main(
     json_file
         Where the figures go, too.
     """
-    with _engine():
+    with own_engine():
         results = measure(number, rounds, seed)
     found = figures(results)
     found += [
@@ -86,7 +86,7 @@ def measure(number: int, rounds: int, seed: int) -> Results:
 
 
 @contextmanager
-def _engine() -> Iterator[None]:
+def own_engine() -> Iterator[None]:
     """An engine of the bench's own, on a free port, and the environment of what calls it."""
     with tempfile.TemporaryDirectory() as home:
         variables = {

@@ -149,7 +149,7 @@ def run(side: Side, traffic: Traffic, *, seed: int, weigh: bool = False) -> Run:
 
     What its handlers log is written, which takes its time, and is not shown.
     """
-    with _silence():
+    with silence():
         return _run(side, traffic, seed=seed, weigh=weigh)
 
 
@@ -208,7 +208,7 @@ def _delivered(records: Sequence[Record], batch: int, seed: int) -> list[tuple[R
 
 
 @contextmanager
-def _silence() -> Iterator[None]:
+def silence() -> Iterator[None]:
     """Handlers hold the stream that was there when they were imported: so it is the file itself."""
     sys.stdout.flush()
     kept = os.dup(1)

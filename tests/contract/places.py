@@ -1,6 +1,6 @@
 """Where the promises of the ports are asked for: in memory, and on an engine's tables."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -15,12 +15,13 @@ from tests.fakes.memory import (
     FakeSubjects,
     Store,
 )
+from tests.fakes.promises import refund_totals
 from wallet_ledger.aws import items
 from wallet_ledger.aws.ledger import DynamoLedger
 from wallet_ledger.aws.letters import DynamoDeadLetters, DynamoSubjects
 from wallet_ledger.aws.refunds import DynamoRefundBooks, DynamoRefundDesk
 from wallet_ledger.aws.transactions import DynamoAcceptedTransactions, DynamoOpenTransactions
-from wallet_ledger.domain.ids import AgentId, IdempotencyKey, Phone
+from wallet_ledger.domain.ids import AgentId, EntryId, IdempotencyKey, Phone
 from wallet_ledger.domain.postings import Entry
 from wallet_ledger.domain.transactions import OfflineTransaction
 from wallet_ledger.ports import (
@@ -79,6 +80,9 @@ class Place(Protocol):
     def entries(self, phone: Phone) -> Sequence[Entry]:
         """All entries of a wallet, by their id."""
 
+    def refund_totals(self, phone: Phone) -> Mapping[EntryId, int]:
+        """What was given back of each debit of a wallet, minor units by the total's id."""
+
     def everything(self) -> Any:
         """All that is stored, to be compared."""
 
@@ -132,6 +136,9 @@ class InMemory:
     def entries(self, phone: Phone) -> Sequence[Entry]:
         found = [entry for (owner, _), entry in self._store.entries.items() if owner == phone]
         return sorted(found, key=lambda entry: entry.entry_id)
+
+    def refund_totals(self, phone: Phone) -> Mapping[EntryId, int]:
+        return self._store.refund_totals(phone)
 
     def everything(self) -> Any:
         store = self._store
@@ -234,13 +241,19 @@ class OnEngine:
         )
 
     def entries(self, phone: Phone) -> Sequence[Entry]:
+        found = self._items(phone)
+        return [items.read_entry(item) for item in found if items.entry_kind(item["txId"]["S"])]
+
+    def refund_totals(self, phone: Phone) -> Mapping[EntryId, int]:
+        return refund_totals(self._items(phone))
+
+    def _items(self, phone: Phone) -> Sequence[Mapping[str, Any]]:
         answer = self._client.query(
             TableName=self._tables.wallet_ledger,
             KeyConditionExpression="phone = :phone",
             ExpressionAttributeValues={":phone": {"S": phone}},
         )
-        rows = [item for item in answer["Items"] if items.entry_kind(item["txId"]["S"])]
-        return [items.read_entry(item) for item in rows]
+        return answer["Items"]
 
     def everything(self) -> Any:
         tables = [self._tables.offline_tx, self._tables.wallet_ledger]

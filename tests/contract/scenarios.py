@@ -14,7 +14,7 @@ from tests.contract.channels import receive_all
 from tests.contract.functions import Functions
 from tests.fakes.dead_letters import BUG, TRANSIENT, from_inbox, given_up, left, verbatim
 from tests.fakes.dead_letters import record as sqs_letter
-from tests.fakes.promises import assert_books_add_up
+from tests.fakes.promises import assert_books_add_up, refund_totals
 from tests.fakes.samples import (
     KES,
     OPEN_DAYS,
@@ -111,7 +111,7 @@ class _OnFunctions:
         )["Items"]
         [wallet] = [items.read_wallet(i) for i in found if i["txId"]["S"] == items.BALANCE]
         entries = [items.read_entry(i) for i in found if items.entry_kind(i["txId"]["S"])]
-        assert_books_add_up(wallet, entries, rows)
+        assert_books_add_up(wallet, entries, rows, refund_totals(found))
         return wallet
 
 

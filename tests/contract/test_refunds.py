@@ -100,7 +100,8 @@ class Books:
     def check(self) -> None:
         """The books add up."""
         rows = [self.row()] if self.place.accepted().find(AGENT, KEY) else []
-        assert_books_add_up(self.place.ledger().wallet(PHONE), self.place.entries(PHONE), rows)
+        wallet, entries = self.place.ledger().wallet(PHONE), self.place.entries(PHONE)
+        assert_books_add_up(wallet, entries, rows, self.place.refund_totals(PHONE))
 
 
 @pytest.fixture

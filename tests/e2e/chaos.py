@@ -15,14 +15,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
-from tests.e2e.actors import sweep
-from tests.e2e.storm import FAULTS, Harm, StormyStack, queues, storm, stormy_stack
+from tests.e2e.storm import FAULTS, Harm, StormyStack, hasten, queues, storm, stormy_stack
 from wakala import agents, audit, demo, info, refunds, wallets
 from wakala.desk import REAL, Desk, Move, Order
 from wakala.home import checkout
@@ -289,25 +287,10 @@ def _let_it_end(stack: Stack) -> tuple[int, list[str]]:
             what = f"{len(owed)} rows, {busy}, letters {left}"
             return redriven, [f"not ended after {CALM_S_MAX:.0f} s: {what}"]
         if time.monotonic() > patient_until:
-            _hasten(stack, owed)
+            hasten(stack, owed)
             redriven += _redrive(desk, letters)
             patient_until = time.monotonic() + PATIENCE_S
         time.sleep(POLL_S)
-
-
-def _hasten(stack: Stack, owed: Sequence[Item]) -> None:
-    """One sweep now, for which everything that is open is due."""
-    for row in owed:
-        key: Any = {name: row[name] for name in ("agentId", "idempotencyKey")}
-        with suppress(stack.dynamodb.exceptions.ConditionalCheckFailedException):  # it has ended
-            stack.dynamodb.update_item(
-                TableName=stack.output("OfflineTxTable"),
-                Key=key,
-                UpdateExpression="SET nextSweepAt = :at",
-                ConditionExpression="attribute_exists(openShard)",
-                ExpressionAttributeValues={":at": {"N": "1"}},
-            )
-    sweep(stack)
 
 
 def _redrive(desk: Desk, letters: Sequence[dict[str, Any]]) -> int:

@@ -24,7 +24,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.actors import eventually, free_port
+from tests.e2e.actors import eventually, free_port, sweep
 from wakala import deploy, engine
 from wakala.home import home
 from wakala.stack import DEFAULT_STACK, Stack, Where, open_stack
@@ -61,11 +61,17 @@ IDLE_SPARED_S = 1.0
 LOOK_S = 0.2
 """How often one looks which workers there are: none starts and ends in less."""
 
-STARTER = (
-    "import random, sys; random.seed(int(sys.argv.pop(1)));"
-    " from microburst.cli import main; sys.exit(main())"
-)
-"""microburst draws from the module's generator, which nothing else in its process uses."""
+STARTER = """
+import os, random, sys, threading
+threading.Thread(target=lambda: (sys.stdin.read(), os._exit(1)), daemon=True).start()
+random.seed(int(sys.argv.pop(1)))
+from microburst.cli import main
+sys.exit(main())
+"""
+"""microburst draws from the module's generator, which nothing else in its process uses.
+
+It ends when whoever started it does, however that ends: then nobody holds the other end of stdin.
+"""
 
 _WORKER = re.compile(
     r"\s*(?P<pid>\d+)\s+(?P<parent>\d+)\s+(?P<state>\S+)"
@@ -248,7 +254,7 @@ def stormy_stack(folder: Path, seed: int) -> Iterator[StormyStack]:
         patch.delenv("AWS_ENDPOINT_URL", raising=False)
         deploy.down()  # what a killed run has left
         port = free_port()
-        with _microburst(f"http://{engine.LOOPBACK}:{port}", seed) as proxy:
+        with microburst(f"http://{engine.LOOPBACK}:{port}", seed) as proxy:
             _lead_functions_to(proxy.url, patch)
             try:
                 deploy.up(DEFAULT_STACK, port, auth=False)
@@ -270,7 +276,7 @@ def storm(over: StormyStack, seed: int) -> Iterator["Counter[str]"]:
     killed: Counter[str] = Counter()
     ended = threading.Event()
     thread = threading.Thread(target=_Executioner(over, seed, killed).work, args=(ended,))
-    _hasten(over.stack)
+    hasten(over.stack, ())
     over.proxy.break_loose()
     thread.start()
     try:
@@ -344,7 +350,7 @@ class _Executioner:
 
 
 @contextmanager
-def _microburst(upstream: str, seed: int) -> Iterator[Proxy]:
+def microburst(upstream: str, seed: int) -> Iterator[Proxy]:
     """The proxy in a process of its own, without rules at first."""
     port = free_port()
     command = [sys.executable, "-c", STARTER, str(seed)]
@@ -352,19 +358,22 @@ def _microburst(upstream: str, seed: int) -> Iterator[Proxy]:
     log_path = home() / "logs" / "microburst.log"
     log_path.parent.mkdir(exist_ok=True)
     with log_path.open("w", encoding="utf-8") as log:
-        process = subprocess.Popen([*command, *options], stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            [*command, *options], stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT
+        )
     proxy = Proxy(f"http://{engine.LOOPBACK}:{port}")
-    try:
-        eventually(lambda: _answers(proxy) or None, "an answer from microburst")
-        yield proxy
-    finally:
-        process.kill()  # asked politely, it waits a minute for connections that nobody uses
-        process.wait()
+    with process:
+        try:
+            eventually(lambda: answers(proxy.url) or None, "an answer from microburst")
+            yield proxy
+        finally:
+            process.kill()  # asked politely, it waits a minute for connections that nobody uses
 
 
-def _answers(proxy: Proxy) -> bool:
+def answers(proxy_url: str) -> bool:
+    """Whether microburst is there."""
     with suppress(httpx.TransportError):
-        return httpx.get(f"{proxy.url}/_microburst/health").status_code == 200
+        return httpx.get(f"{proxy_url}/_microburst/health").status_code == 200
     return False
 
 
@@ -383,11 +392,30 @@ def queues(stack: Stack) -> dict[str, str]:
     return {name: url for name, url in stack.outputs.items() if "/000000000000/" in url}
 
 
-def _hasten(stack: Stack) -> None:
-    """What a killed worker held comes again, or is a letter, within the test's patience.
+def hasten(stack: Stack, owed: Sequence[Mapping[str, Any]]) -> None:
+    """Hours pass in seconds: one sweep now, for which the rows that are owed something are due.
 
-    But for letters of Inbox: this engine does not tell triage which queue gave one up, so nobody
-    could redrive it. On AWS the record says.
+    What a killed worker held comes again, or is a letter, within the test's patience.
+    """
+    _let_messages_come_soon(stack)
+    for row in owed:
+        key: Any = {name: row[name] for name in ("agentId", "idempotencyKey")}
+        with suppress(stack.dynamodb.exceptions.ConditionalCheckFailedException):  # it has ended
+            stack.dynamodb.update_item(
+                TableName=stack.output("OfflineTxTable"),
+                Key=key,
+                UpdateExpression="SET nextSweepAt = :at",
+                ConditionExpression="attribute_exists(openShard)",
+                ExpressionAttributeValues={":at": {"N": "1"}},
+            )
+    sweep(stack)
+
+
+def _let_messages_come_soon(stack: Stack) -> None:
+    """All queues, but for the receives of Inbox.
+
+    Its letters nobody could redrive here: this engine does not tell triage which queue gave one
+    up. On AWS the record says.
     """
     for name, url in queues(stack).items():
         attributes: Any = {"VisibilityTimeout": str(REST_S)}

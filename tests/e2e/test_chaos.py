@@ -3,12 +3,17 @@
 `make chaos MINUTES=…` lives through as many such days as there is time for.
 """
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.e2e.actors import eventually
 from tests.e2e.chaos import ENOUGH, Item, Rows, judge, live_through
-from tests.e2e.storm import FAULTS, SERVICES, StormyStack, stormy_stack
+from tests.e2e.storm import FAULTS, SERVICES, StormyStack, answers, stormy_stack
 from wakala import demo
 from wakala.home import checkout
 from wakala.transactions import Answer
@@ -36,6 +41,33 @@ def test_a_day_in_a_storm_loses_nothing_and_debits_nothing_twice(over: StormySta
     assert lived.killed.total() >= lived.harm.died_at_work >= ENOUGH
     assert lived.harm.lost["TransactWriteItems"] + lived.harm.lost["PutItem"] > 0
     assert set(over.proxy.calls()) == set(SERVICES)  # nobody's but the functions'
+
+
+HOLDER = """
+import sys
+from tests.e2e.storm import microburst
+with microburst("http://127.0.0.1:9", 1) as proxy:
+    print(proxy.url, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_the_proxy_does_not_outlive_a_run_that_is_killed(tmp_path: Path) -> None:
+    variables = os.environ | {"WAKALA_HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER],
+        cwd=checkout(),
+        env=variables,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with holder:
+        assert holder.stdout is not None
+        url = holder.stdout.readline().strip()
+        assert answers(url)
+        holder.kill()
+        eventually(lambda: None if answers(url) else True, "the end of microburst")
 
 
 DAY = demo.read_day("x")

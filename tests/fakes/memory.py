@@ -60,6 +60,10 @@ class Store:
     spoilt: set[str] = field(default_factory=set)
     lock: RLock = field(default_factory=RLock, repr=False)
 
+    def refund_totals(self, phone: Phone) -> dict[EntryId, int]:
+        """What was given back of each debit of a wallet, minor units by the total's id."""
+        return {name: minor for (owner, name), minor in self.refunded.items() if owner == phone}
+
     def close(self, row: OfflineTransaction, retention_days: int) -> None:
         """Store a row that has come to its end: in no index, and kept as long as was chosen."""
         key = (row.agent_id, row.idempotency_key)

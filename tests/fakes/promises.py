@@ -2,12 +2,15 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+from wallet_ledger.aws import items
+from wallet_ledger.domain.ids import AgentId, EntryId, IdempotencyKey
 from wallet_ledger.domain.postings import Entry
 from wallet_ledger.domain.transactions import OfflineTransaction, Reason, Status
 from wallet_ledger.domain.wallets import Posted, Rejected, Wallet
 
-type Original = tuple[str, str]
+type Original = tuple[AgentId, IdempotencyKey]
 """Agent and idempotency key: what a debit is named by, and each of its refunds."""
 
 SIGN = {"debit": -1, "credit": 1, "status": 0, "refund": 1}
@@ -17,9 +20,15 @@ OPEN = frozenset({Status.QUEUED, Status.REFUND_REQUESTED})
 
 
 def assert_books_add_up(
-    wallet: Wallet | None, entries: Sequence[Entry], rows: Iterable[OfflineTransaction]
+    wallet: Wallet | None,
+    entries: Sequence[Entry],
+    rows: Iterable[OfflineTransaction],
+    totals: Mapping[EntryId, int],
 ) -> None:
-    """P1 to P4, P6, P7 and P9 on one wallet, its entries and the rows of its debits."""
+    """P1 to P4, P6, P7 and P9 on one wallet, its entries and the rows of its debits.
+
+    `totals`: the running totals of its refunds, minor units by the id of their item.
+    """
     posted = sorted(
         ((entry.outcome, entry) for entry in entries if isinstance(entry.outcome, Posted)),
         key=lambda pair: pair[0].version,
@@ -34,9 +43,15 @@ def assert_books_add_up(
 
     ids = Counter((e.kind, e.actor, e.reference, e.refund_id) for _, e in posted)
     assert not [each for each, count in ids.items() if count > 1], "P1, P4"
-    debits = {(e.actor, e.reference): e for e in entries if e.kind == "debit" and is_original(e)}
+    debits = {
+        (AgentId(e.actor), IdempotencyKey(e.reference)): e
+        for e in entries
+        if e.kind == "debit" and is_original(e)
+    }
     refunded = refunds(entries)
     assert_refunds_are_covered(debits, refunded)
+    kept = {items.refund_total_id(*original): minor for original, minor in refunded.items()}
+    assert totals == kept, f"P4: the running totals {totals}, where entries say {kept}"
     assert_money_is_conserved(entries)
     for row in rows:
         identity = (row.agent_id, row.idempotency_key)
@@ -48,12 +63,23 @@ def is_original(entry: Entry) -> bool:
     return entry.outcome != Rejected(Reason.KEY_REUSED)
 
 
+def refund_totals(found: Iterable[Mapping[str, Any]]) -> dict[EntryId, int]:
+    """The running totals among items of the ledger, minor units by the id of their item."""
+    named = {EntryId(item["txId"]["S"]): item for item in found}
+    return {
+        name: items.read_refund_total(item)
+        for name, item in named.items()
+        if name.startswith("refunds#")
+    }
+
+
 def refunds(entries: Iterable[Entry]) -> dict[Original, int]:
     """What the entries give back of each debit, in minor units."""
     totals: Counter[Original] = Counter()
     for entry in entries:
         if entry.kind == "refund" and isinstance(entry.outcome, Posted):
-            totals[entry.actor, entry.reference] += entry.amount_minor
+            original = AgentId(entry.actor), IdempotencyKey(entry.reference)
+            totals[original] += entry.amount_minor
     return dict(totals)
 
 

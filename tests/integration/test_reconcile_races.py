@@ -87,7 +87,7 @@ class Books:
         balances = [i for i in found["Items"] if i["txId"]["S"] == items.BALANCE]
         entries = [items.read_entry(i) for i in found["Items"] if i not in balances]
         wallet = items.read_wallet(balances[0]) if balances else None
-        assert_books_add_up(wallet, entries, self.rows())
+        assert_books_add_up(wallet, entries, self.rows(), {})
         return wallet, entries
 
 

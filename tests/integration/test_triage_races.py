@@ -22,7 +22,7 @@ from refund.give_back import give_back
 from tests.engine import Aws
 from tests.fakes.dead_letters import BUG, given_up, left, verbatim
 from tests.fakes.memory import START_MS, FakeQueue
-from tests.fakes.promises import assert_books_add_up
+from tests.fakes.promises import assert_books_add_up, refund_totals
 from tests.fakes.samples import credit, debit, refund, row_of
 from tests.fakes.scripted import first, scripted
 from triage.act import SENDING, By, Desk, Outcome, discard, look_again, redrive
@@ -163,7 +163,7 @@ class Place:
         named = {item["txId"]["S"]: item for item in found}
         wallet = items.read_wallet(named[items.BALANCE])
         entries = [items.read_entry(item) for name, item in named.items() if items.entry_kind(name)]
-        assert_books_add_up(wallet, entries, [self.row()])
+        assert_books_add_up(wallet, entries, [self.row()], refund_totals(found))
         self.check()
         return wallet.balance_minor, entries
 

@@ -94,6 +94,7 @@ FAILURES = DOCS / "failure-modes.md"
 REFUNDS = DOCS / "refunds.md"
 LETTERS = DOCS / "dead-letters.md"
 RUNBOOK = DOCS / "runbook.md"
+PROOF = DOCS / "proof.md"
 DECISIONS = sorted((DOCS / "decisions").glob("[0-9]*.md"))
 PAGES = [README, ROOT / "sdk" / "README.md", *sorted(DOCS.rglob("*.md"))]
 
@@ -1065,6 +1066,8 @@ def test_an_item_that_a_person_mends_is_explained() -> None:
 
 
 PROMISES = _tables(_section(LEDGER, "Promises"))[0]
+SUITES = ["histories", "crash points", "pairs", "guards", "conformance", "chaos"]
+"""What attacks promises, by the words of docs/proof.md."""
 
 
 def test_there_are_twelve_promises() -> None:
@@ -1075,3 +1078,8 @@ def test_there_are_twelve_promises() -> None:
 def test_a_promise_names_what_enforces_it_and_what_proves_it(row: Row) -> None:
     assert row["Enforced by"]
     assert "[`test_" in row["Proved by"]
+    (rests_on,) = _tables(_section(PROOF, "What each promise rests on"))
+    (attacked,) = [each["Attacked by"] for each in rests_on if each[""] == row[""]]
+    named = [suite for suite in SUITES if suite in attacked]
+    told = re.findall(r"\[([^`\]]*)\]\(proof\.md", row["Proved by"])
+    assert told == ([", ".join(named)] if named else [])

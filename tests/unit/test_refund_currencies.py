@@ -54,5 +54,5 @@ def test_every_request_ends_and_a_redelivery_gets_the_same_answer(
         assert type(again) is type(first)
     posted = [each for each in world.store.entries.values() if each.kind == "refund"]
     assert sum(isinstance(each.outcome, Posted) for each in posted) <= 1
-    wallet = world.store.wallets.get(PHONE)
-    assert_books_add_up(wallet, [*world.store.entries.values()], world.store.rows.values())
+    wallet, totals = world.store.wallets.get(PHONE), world.store.refund_totals(PHONE)
+    assert_books_add_up(wallet, [*world.store.entries.values()], world.store.rows.values(), totals)

@@ -107,9 +107,8 @@ def world() -> Iterable[World]:
     made.settle(credit("C-1", 1_000))
     made.accept(debit())
     yield made
-    assert_books_add_up(
-        made.store.wallets[PHONE], [*made.store.entries.values()], made.store.rows.values()
-    )
+    entries, totals = [*made.store.entries.values()], made.store.refund_totals(PHONE)
+    assert_books_add_up(made.store.wallets[PHONE], entries, made.store.rows.values(), totals)
 
 
 @pytest.fixture

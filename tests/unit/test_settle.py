@@ -123,8 +123,9 @@ class World:
 
     def check(self) -> None:
         """The books add up."""
-        held = self.store.wallets.get(PHONE)
-        assert_books_add_up(held, [*self.store.entries.values()], self.store.rows.values())
+        held, totals = self.store.wallets.get(PHONE), self.store.refund_totals(PHONE)
+        entries = [*self.store.entries.values()]
+        assert_books_add_up(held, entries, self.store.rows.values(), totals)
 
 
 @pytest.fixture

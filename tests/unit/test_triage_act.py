@@ -80,7 +80,8 @@ def line(triage: Triage, what: str, why: str, who: str = "amina") -> Action:
 def check_books(triage: Triage) -> None:
     """The wallet, its entries and the rows say the same."""
     store = triage.store
-    assert_books_add_up(store.wallets[PHONE], [*store.entries.values()], store.rows.values())
+    entries, totals = [*store.entries.values()], store.refund_totals(PHONE)
+    assert_books_add_up(store.wallets[PHONE], entries, store.rows.values(), totals)
 
 
 # --- redrive --------------------------------------------------------------------------------------

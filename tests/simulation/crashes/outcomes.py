@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tests.fakes.promises import assert_books_add_up
+from tests.fakes.promises import assert_books_add_up, refund_totals
 from tests.simulation.crashes.line import Line
 from triage.act import SENDING
 from wallet_ledger.aws import items
@@ -139,9 +139,8 @@ def check_books(line: Line) -> None:
         found = wallets.get(phone, [])
         own = [items.read_wallet(each) for each in found if each["txId"]["S"] == items.BALANCE]
         entries = [items.read_entry(each) for each in found if items.entry_kind(each["txId"]["S"])]
-        assert_books_add_up(
-            own[0] if own else None, entries, [row for row in rows if row.phone == phone]
-        )
+        of_wallet = [row for row in rows if row.phone == phone]
+        assert_books_add_up(own[0] if own else None, entries, of_wallet, refund_totals(found))
 
 
 def _rows(table: str, found: list[dict[str, Any]]) -> Counter[str]:

@@ -1,0 +1,1 @@
+"""How much Wakala carries on AWS: published limits, what a transaction takes, and a simulation."""

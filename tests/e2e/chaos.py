@@ -1,4 +1,4 @@
-"""Days of the demo in a storm (`tests.e2e.storm`), each followed by a calm in which all must end.
+"""Days in a storm (`tests.e2e.storm`), each followed by a calm in which all must end.
 
     python -m tests.e2e.chaos --minutes 10 --seed 1
 
@@ -20,6 +20,7 @@ from typing import Any
 
 import httpx
 
+from tests.e2e.days import DAYS
 from tests.e2e.storm import FAULTS, Harm, StormyStack, hasten, queues, storm, stormy_stack
 from wakala import agents, audit, demo, info, refunds, wallets
 from wakala.desk import REAL, Desk, Move, Order
@@ -56,10 +57,11 @@ type Item = Mapping[str, Mapping[str, str]]
 class Lived:
     """A day that was lived through: what happened in its storm, and what was wrong after it.
 
-    `killed`: workers by function. `redriven`: letters that an operator had to redrive.
+    `run`: the day's name and seed. `killed`: workers by function. `redriven`: letters that an
+    operator had to redrive.
     """
 
-    seed: int
+    run: str
     sent: int
     accepted: int
     debits: int
@@ -76,7 +78,7 @@ class Lived:
             f"{number} {kind}" for kind, number in sorted(self.harm.injected.items())
         )
         return (
-            f"seed {self.seed}: {self.accepted} of {self.sent} accepted, {self.debits} debited;"
+            f"{self.run}: {self.accepted} of {self.sent} accepted, {self.debits} debited;"
             f" calls: {faults};"
             f" {self.killed.total()} workers killed, {self.harm.died_at_work} at work;"
             f" {self.redriven} letters redriven; {self.storm_s:.0f} s of storm, all ended"
@@ -103,10 +105,10 @@ class Rows:
         ]
 
 
-def live_through(over: StormyStack, seed: int) -> Lived:
-    """Play the day in a storm, let everything end in the calm after it, and judge what is left."""
-    run, stack = f"c{seed}", over.stack
-    day = demo.read_day(run)
+def live_through(over: StormyStack, name: str, seed: int) -> Lived:
+    """Play a day in a storm, let everything end in the calm after it, and judge what is left."""
+    run, stack = f"{name}-{seed}", over.stack
+    day = DAYS[name](run, seed)
     apis = {agent_id: _app(stack, agent_id, seed) for agent_id in day.agent_ids}
     _open_wallets(stack, day, run)
     before, broke, passed = over.harm(), time.monotonic(), threading.Event()
@@ -116,7 +118,8 @@ def live_through(over: StormyStack, seed: int) -> Lived:
             _until_enough(over, before, acting)
         began = time.monotonic()
         passed.set()
-        answers = acting.result()
+        # An app forgets nothing: what the storm left unsent goes in the calm.
+        answers = [*acting.result(), *demo.play(day, apis).answers]
     redriven, violations = _let_it_end(stack)
     violations += _unanswered_refunds(stack, day, apis)
     rows = _read_rows(stack, run)
@@ -124,7 +127,7 @@ def live_through(over: StormyStack, seed: int) -> Lived:
     report = audit.audit(stack, int(time.time()), lambda _: None)
     violations += [f"{each.promise}: {each.what}" for each in report.violations]
     return Lived(
-        seed=seed,
+        run=run,
         sent=day.size,
         accepted=len({_key(each.sent) for each in answers if each.accepted}),
         debits=sum(len(rows.posted(key)) for key in rows.transactions),
@@ -383,7 +386,8 @@ def main() -> int:
     days: list[Lived] = []
     with stormy_stack(checkout() / ".wakala" / "chaos", options.seed) as over:
         while not days or time.monotonic() < deadline:
-            days.append(live_through(over, options.seed + len(days)))
+            name = tuple(DAYS)[len(days) % len(DAYS)]
+            days.append(live_through(over, name, options.seed + len(days)))
             left = max(0.0, deadline - time.monotonic()) / 60
             out.print(f"{days[-1].line()}; {left:.1f} minutes left", soft_wrap=True)
             for violation in days[-1].violations:

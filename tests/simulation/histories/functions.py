@@ -19,7 +19,11 @@ type Handler = Callable[[dict[str, Any], Any], Any]
 
 def parameters(retention_days: int, budget_ms: int) -> dict[str, str]:
     """Of the deployer's parameters, those that are not as by default."""
-    return {"RetentionDays": str(retention_days), "LatencyBudgetMs": str(budget_ms)}
+    return {
+        "RetentionDays": str(retention_days),
+        "LatencyBudgetMs": str(budget_ms),
+        "SweepBacklogMax": "3",  # histories are short: a few messages hold the sweep back
+    }
 
 
 @cache

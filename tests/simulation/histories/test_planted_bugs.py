@@ -8,12 +8,18 @@ from typing import Any
 import pytest
 
 from ingest import accept, api
+from ingest import refund as ingest_refund
 from reconcile import queue as reconcile_queue
-from relay import forward, stream
+from reconcile import settle
+from refund import give_back
+from relay import forward, stream, sweep
 from tests.simulation.histories.play import play_seed
+from triage import act, keep
 from triage import queue as triage_queue
 from wallet_ledger import consumer, derive, messages
 from wallet_ledger.aws import balance, items, ledger, messaging, transactions
+from wallet_ledger.domain import letters, refunds
+from wallet_ledger.domain.transactions import Reason
 from wallet_ledger.domain.transactions import accept as row_of
 
 SEEDS = range(1, 121)
@@ -147,6 +153,116 @@ def events_tell_another_amount(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(derive, "event", wrong)
 
 
+def the_sweep_does_not_wait_longer_each_time(patch: pytest.MonkeyPatch) -> None:
+    def eager(_attempt: int, now_ms: int, expires_at_s: int | None) -> int:
+        return original(1, now_ms, expires_at_s)
+
+    original = sweep.next_sweep_ms
+    patch.setattr(sweep, "next_sweep_ms", eager)
+
+
+def the_sweep_does_not_look_at_the_backlog(patch: pytest.MonkeyPatch) -> None:
+    def blind(self: Any) -> int:
+        original(self)
+        return 0
+
+    original = messaging.SqsQueue.depth
+    patch.setattr(messaging.SqsQueue, "depth", blind)
+
+
+def the_sweep_lets_expire_what_waits_for_a_refund(patch: pytest.MonkeyPatch) -> None:
+    def hard(self: Any, row: Any, at_ms: int, now_ms: int) -> bool:
+        late = row.expires_at_s * 1000 <= now_ms
+        return self.expire(row, now_ms) if late else original(self, row, at_ms, now_ms)
+
+    original = transactions.DynamoOpenTransactions.send_again
+    patch.setattr(transactions.DynamoOpenTransactions, "send_again", hard)
+
+
+def entries_lose_when_the_device_captured_them(patch: pytest.MonkeyPatch) -> None:
+    def poorer(new: Any, at_ms: int) -> dict[str, Any]:
+        item = original(new, at_ms)
+        return {name: value for name, value in item.items() if name != "capturedAt"}
+
+    original = items.entry_item
+    patch.setattr(items, "entry_item", poorer)
+
+
+def refunds_that_name_no_currency_mismatch(patch: pytest.MonkeyPatch) -> None:
+    def strict(asked: Any, seen: Any) -> bool:
+        return asked.currency is None or original(asked, seen)
+
+    original = refunds._is_anothers
+    patch.setattr(refunds, "_is_anothers", strict)
+
+
+def refunds_of_all_that_remains_exceed_it(patch: pytest.MonkeyPatch) -> None:
+    def mean(asked: Any, seen: Any, now_ms: int, *, patient: bool) -> Any:
+        decided = original(asked, seen, now_ms, patient=patient)
+        if isinstance(decided, refunds.Post) and asked.amount_minor == decided.amount_minor:
+            remains = decided.original_minor - seen.refunded_minor
+            if decided.amount_minor == remains:
+                reason = Reason.EXCEEDS_ORIGINAL
+                return refunds._reject(reason, asked, seen, now_ms, remains)
+        return decided
+
+    original = give_back.decide_refund
+    patch.setattr(give_back, "decide_refund", mean)
+
+
+def originals_are_hardly_waited_for(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(give_back, "RECEIVES_UNSEEN_MAX", give_back.RECEIVES_UNSEEN_MAX - 1)
+
+
+def triage_redrives_a_fourth_time(patch: pytest.MonkeyPatch) -> None:
+    more = (*letters.AUTOMATIC_AFTER_MS, letters.AUTOMATIC_AFTER_MS[-1])
+    patch.setattr(letters, "AUTOMATIC_AFTER_MS", more)
+    patch.setattr(act, "AUTOMATIC_AFTER_MS", more)
+
+
+def actions_are_nobodys(patch: pytest.MonkeyPatch) -> None:
+    def nameless(by: Any, what: str, desk: Any) -> Any:
+        return original(by if by.automatic else replace(by, who="operator"), what, desk)
+
+    original = act._action
+    patch.setattr(act, "_action", nameless)
+
+
+def actions_have_no_reason(patch: pytest.MonkeyPatch) -> None:
+    original = act._action
+    patch.setattr(act, "_action", lambda by, *more: original(replace(by, why=""), *more))
+
+
+def apps_may_not_have_back_all_that_remains(patch: pytest.MonkeyPatch) -> None:
+    def mean(wanted: Any, row: Any, now_ms: int) -> Any:
+        remains = row.amount_minor - (row.refunded_minor or 0)
+        if wanted.amount_minor == remains:
+            return ingest_refund.NotRefundable(Reason.EXCEEDS_ORIGINAL, remains, settled=True)
+        return original(wanted, row, now_ms)
+
+    original = ingest_refund._after_settlement
+    patch.setattr(ingest_refund, "_after_settlement", mean)
+
+
+def credits_that_come_again_are_another_use(patch: pytest.MonkeyPatch) -> None:
+    def forgetful(self: Any, identity: Any, entry: Any) -> None:
+        other = replace(entry, fingerprint="other") if entry.kind == "credit" else entry
+        original(self, identity, other)
+
+    original = settle._Group._meet
+    patch.setattr(settle._Group, "_meet", forgetful)
+
+
+def letters_hold_later_attempts(patch: pytest.MonkeyPatch) -> None:
+    def greedy(*arguments: Any, **named: Any) -> Any:
+        standing = original(*arguments, **named)
+        newer = standing is letters.Standing.NEWER_ATTEMPT
+        return letters.Standing.OPEN if newer else standing
+
+    original = keep.debit_standing
+    patch.setattr(keep, "debit_standing", greedy)
+
+
 def _globals_of(function: str, name: str) -> list[dict[str, Any]]:
     """Where the wired handlers look a function up: their modules are nowhere else."""
     from tests.simulation.histories.functions import handlers
@@ -179,6 +295,19 @@ BUGS: dict[Plant, set[str]] = {
     events_are_told_under_new_ids: {"P6"},
     events_tell_another_amount: {"P6"},
     phones_are_logged: {"P12"},
+    the_sweep_does_not_wait_longer_each_time: {"P8"},
+    the_sweep_does_not_look_at_the_backlog: {"P8"},
+    the_sweep_lets_expire_what_waits_for_a_refund: {"P5"},
+    entries_lose_when_the_device_captured_them: {"P1"},
+    refunds_that_name_no_currency_mismatch: {"P7"},
+    refunds_of_all_that_remains_exceed_it: {"P7"},
+    originals_are_hardly_waited_for: {"P7"},
+    triage_redrives_a_fourth_time: {"TRIAGE"},
+    actions_are_nobodys: {"TRIAGE"},
+    actions_have_no_reason: {"TRIAGE"},
+    apps_may_not_have_back_all_that_remains: {"P6"},
+    credits_that_come_again_are_another_use: {"P7"},
+    letters_hold_later_attempts: {"P8"},
 }
 
 

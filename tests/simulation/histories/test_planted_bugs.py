@@ -19,7 +19,7 @@ from triage import queue as triage_queue
 from wallet_ledger import consumer, derive, messages
 from wallet_ledger.aws import balance, items, ledger, messaging, transactions
 from wallet_ledger.domain import letters, refunds
-from wallet_ledger.domain.transactions import Reason
+from wallet_ledger.domain.transactions import Reason, next_sweep_ms
 from wallet_ledger.domain.transactions import accept as row_of
 
 SEEDS = range(1, 121)
@@ -155,9 +155,8 @@ def events_tell_another_amount(patch: pytest.MonkeyPatch) -> None:
 
 def the_sweep_does_not_wait_longer_each_time(patch: pytest.MonkeyPatch) -> None:
     def eager(_attempt: int, now_ms: int, expires_at_s: int | None) -> int:
-        return original(1, now_ms, expires_at_s)
+        return next_sweep_ms(1, now_ms, expires_at_s)
 
-    original = sweep.next_sweep_ms
     patch.setattr(sweep, "next_sweep_ms", eager)
 
 
@@ -206,7 +205,7 @@ def refunds_of_all_that_remains_exceed_it(patch: pytest.MonkeyPatch) -> None:
                 return refunds._reject(reason, asked, seen, now_ms, remains)
         return decided
 
-    original = give_back.decide_refund
+    original = refunds.decide_refund
     patch.setattr(give_back, "decide_refund", mean)
 
 
@@ -253,13 +252,21 @@ def credits_that_come_again_are_another_use(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(settle._Group, "_meet", forgetful)
 
 
+def letters_are_closed_whatever_the_tables_say(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(act._Case, "is_over", property(lambda _: True))
+
+
+def what_is_redriven_is_not_sent(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(act, "_send_again", lambda *_: True)
+
+
 def letters_hold_later_attempts(patch: pytest.MonkeyPatch) -> None:
     def greedy(*arguments: Any, **named: Any) -> Any:
         standing = original(*arguments, **named)
         newer = standing is letters.Standing.NEWER_ATTEMPT
         return letters.Standing.OPEN if newer else standing
 
-    original = keep.debit_standing
+    original = letters.debit_standing
     patch.setattr(keep, "debit_standing", greedy)
 
 
@@ -280,43 +287,48 @@ def _globals_of(function: str, name: str) -> list[dict[str, Any]]:
     return found
 
 
-BUGS: dict[Plant, set[str]] = {
-    funds_are_not_checked: {"P2", "P3"},
-    fingerprints_are_not_checked: {"P1"},
-    entries_may_be_written_again: {"P1", "P3", "P7"},
-    rows_are_moved_whatever_they_are: {"P4", "P5", "P6", "P8"},
-    the_stream_goes_on_behind_the_last_failure: {"P5"},
-    entries_that_were_not_taken_are_forgotten: {"P5"},
-    letters_go_before_they_are_kept: {"P5"},
-    the_sweep_sends_nothing_again: {"P5"},
-    only_the_first_of_a_group_comes_again: {"P5"},
-    groups_are_not_phones: {"P10"},
-    what_is_not_stored_is_accepted: {"P5", "P6"},
-    events_are_told_under_new_ids: {"P6"},
-    events_tell_another_amount: {"P6"},
-    phones_are_logged: {"P12"},
-    the_sweep_does_not_wait_longer_each_time: {"P8"},
-    the_sweep_does_not_look_at_the_backlog: {"P8"},
-    the_sweep_lets_expire_what_waits_for_a_refund: {"P5"},
-    entries_lose_when_the_device_captured_them: {"P1"},
-    refunds_that_name_no_currency_mismatch: {"P7"},
-    refunds_of_all_that_remains_exceed_it: {"P7"},
-    originals_are_hardly_waited_for: {"P7"},
-    triage_redrives_a_fourth_time: {"TRIAGE"},
-    actions_are_nobodys: {"TRIAGE"},
-    actions_have_no_reason: {"TRIAGE"},
-    apps_may_not_have_back_all_that_remains: {"P6"},
-    credits_that_come_again_are_another_use: {"P7"},
-    letters_hold_later_attempts: {"P8"},
+BUGS: dict[Plant, tuple[int, set[str]]] = {
+    funds_are_not_checked: (7, {"P2", "P3"}),
+    fingerprints_are_not_checked: (103, {"P1"}),
+    entries_may_be_written_again: (1, {"P1", "P3", "P7"}),
+    rows_are_moved_whatever_they_are: (99, {"P4", "P5", "P6", "P8"}),
+    the_stream_goes_on_behind_the_last_failure: (3, {"P5"}),
+    entries_that_were_not_taken_are_forgotten: (3, {"P5"}),
+    letters_go_before_they_are_kept: (23, {"P5"}),
+    the_sweep_sends_nothing_again: (43, {"P5"}),
+    only_the_first_of_a_group_comes_again: (32, {"P5"}),
+    groups_are_not_phones: (3, {"P10"}),
+    what_is_not_stored_is_accepted: (31, {"P5", "P6"}),
+    events_are_told_under_new_ids: (3, {"P6"}),
+    events_tell_another_amount: (1, {"P6"}),
+    phones_are_logged: (1, {"P12"}),
+    the_sweep_does_not_wait_longer_each_time: (17, {"P8"}),
+    the_sweep_does_not_look_at_the_backlog: (17, {"P8"}),
+    the_sweep_lets_expire_what_waits_for_a_refund: (51, {"P5"}),
+    entries_lose_when_the_device_captured_them: (3, {"P1"}),
+    refunds_that_name_no_currency_mismatch: (1, {"P7"}),
+    refunds_of_all_that_remains_exceed_it: (7, {"P7"}),
+    originals_are_hardly_waited_for: (52, {"P7"}),
+    triage_redrives_a_fourth_time: (8, {"TRIAGE"}),
+    actions_are_nobodys: (1, {"TRIAGE"}),
+    actions_have_no_reason: (1, {"TRIAGE"}),
+    apps_may_not_have_back_all_that_remains: (59, {"P6"}),
+    credits_that_come_again_are_another_use: (5, {"P7"}),
+    letters_are_closed_whatever_the_tables_say: (3, {"P5", "P8"}),
+    what_is_redriven_is_not_sent: (8, {"P5"}),
+    letters_hold_later_attempts: (67, {"P8"}),
 }
+"""Each bug with the seed that found it last, and the promises that it may break."""
 
 
 @pytest.mark.parametrize("plant", BUGS, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within all of `SEEDS`, from the one on that found it last: the others only take time."""
     plant(monkeypatch)
-    for seed in SEEDS:
+    found_by, promises = BUGS[plant]
+    for seed in (*SEEDS[found_by - 1 :], *SEEDS[: found_by - 1]):
         played = play_seed(seed)
         if played.failed:
-            assert played.broken in BUGS[plant], played.what
+            assert played.broken in promises, played.what
             return
     pytest.fail(f"{plant.__name__} was not found in {len(SEEDS)} histories")

@@ -16,6 +16,8 @@ UNSEEN_RECEIVES = 4
 """Receives for which an original that is not there may still appear; after them it is refused."""
 NOTHING_MOVED = frozenset({"failed", "expired", "cancelled"})
 NO_CURRENCY = "XXX"
+BACK_OFFICE = "backoffice"
+"""The source of the events that are no app's."""
 
 type RefundName = tuple[str, str, str]
 """Agent, idempotency key and refund id."""
@@ -212,8 +214,10 @@ def _is(asked: RefundAsked, item: Item, found: Found) -> bool:
     """Whether an entry is the answer to this request, by phone, amount and currency."""
     named = (*two(item, "agentId", "idempotencyKey"), text(item, "refundId"))
     known = found.row is None or text(found.row, "phone") == found.phone or found.debit is not None
+    by_app = asked.phone is None
     return (
-        (known if asked.phone is None else asked.phone == found.phone)
+        (known if by_app else asked.phone == found.phone)
+        and text(item, "requestedBy") == (f"agent:{named[0]}" if by_app else BACK_OFFICE)
         and text(item, "fingerprint") == _fingerprint(named, found.phone, asked.amount)
         and text(item, "currency") == (asked.currency or found.currency)
     )

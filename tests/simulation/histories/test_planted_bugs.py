@@ -18,6 +18,7 @@ from triage import act, keep
 from triage import queue as triage_queue
 from wallet_ledger import consumer, derive, messages
 from wallet_ledger.aws import balance, items, ledger, messaging, transactions
+from wallet_ledger.aws.letters import DynamoDeadLetters
 from wallet_ledger.domain import letters, refunds
 from wallet_ledger.domain.transactions import Reason, next_sweep_ms
 from wallet_ledger.domain.transactions import accept as row_of
@@ -232,6 +233,19 @@ def actions_have_no_reason(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(act, "_action", lambda by, *more: original(replace(by, why=""), *more))
 
 
+def actions_are_dated_back(patch: pytest.MonkeyPatch) -> None:
+    original = act._action
+    patch.setattr(act, "_action", lambda *arguments: replace(original(*arguments), at_ms=1))
+
+
+def redrives_are_not_counted(patch: pytest.MonkeyPatch) -> None:
+    def free(self: Any, before: Any, after: Any, row: Any = None, _spent: Any = None) -> Any:
+        return original(self, before, after, row)
+
+    original = DynamoDeadLetters.move
+    patch.setattr(DynamoDeadLetters, "move", free)
+
+
 def apps_may_not_have_back_all_that_remains(patch: pytest.MonkeyPatch) -> None:
     def mean(wanted: Any, row: Any, now_ms: int) -> Any:
         remains = row.amount_minor - (row.refunded_minor or 0)
@@ -312,6 +326,8 @@ BUGS: dict[Plant, tuple[int, set[str]]] = {
     triage_redrives_a_fourth_time: (8, {"TRIAGE"}),
     actions_are_nobodys: (1, {"TRIAGE"}),
     actions_have_no_reason: (1, {"TRIAGE"}),
+    actions_are_dated_back: (1, {"TRIAGE"}),
+    redrives_are_not_counted: (1, {"TRIAGE"}),
     apps_may_not_have_back_all_that_remains: (59, {"P6"}),
     credits_that_come_again_are_another_use: (5, {"P7"}),
     letters_are_closed_whatever_the_tables_say: (3, {"P5", "P8"}),

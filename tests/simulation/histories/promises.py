@@ -147,7 +147,7 @@ class Promises:
         elif asking.kind == "submit":
             fits = self._fits_submission(asking, code, body, moments)
         elif asking.kind == "status":
-            fits = code == 200 and any(was.status == body["status"] for was in moments)
+            fits = code == 200 and any(_tells(body, was) for was in moments)
         else:
             fits = self._fits_refund(asking, code, body, moments)
         if not fits:
@@ -158,11 +158,10 @@ class Promises:
     ) -> bool:
         if code in {200, 202} and asking.content is not None:
             self.asked.accepted.setdefault(asking.identity, asking.content)
-            said = body["status"]
-            return any((w.content, w.status) == (asking.content, said) for w in moments)
+            return any(w.content == asking.content and _tells(body, w) for w in moments)
         if body.get("code") == "KEY_REUSED":
             return any(w.content not in (None, asking.content) for w in moments)
-        return code in {400, 403}
+        return False  # what apps send here is well formed, and their own
 
     def _fits_refund(
         self, asking: Asking, code: int, body: Mapping[str, Any], moments: Sequence[Was]
@@ -171,7 +170,7 @@ class Promises:
         if code == 200 and body["status"] == "cancelled":
             return asking.refund_id in {was.cancelled_by for was in moments}
         if code in {200, 202}:
-            return body["status"] in statuses
+            return any(_tells(body, was) for was in moments)
         match body.get("code"):
             case "REFUND_IN_PROGRESS":
                 return "refund_requested" in statuses
@@ -182,7 +181,7 @@ class Promises:
                 asked, reason = RefundAsked(asking.amount), body.get("reason")
                 return self.refusals.is_true(asked, named, (told, reason), moments)
             case _:
-                return code == 400
+                return False
 
     def _check_expiry(self, new: Item | None) -> None:
         """P5: once nothing is wrong any more, a transaction is settled, and not given up."""
@@ -318,6 +317,18 @@ class Promises:
             self.reached[f"{name} {text(new, name)}"] += 1
         self.reached[f"letter {text(new, 'status')}"] += 1
         self.reached[f"meaning {text(new, 'meaning')}"] += 1
+
+
+def _tells(body: Mapping[str, Any], was: Was) -> bool:
+    """Whether an app was told what was so."""
+    content = was.content
+    told = body["amount"], body["currency"], body["status"], body.get("refunded", 0)
+    return content is not None and told == (
+        content.amount,
+        content.currency,
+        was.status,
+        was.refunded,
+    )
 
 
 def receives(by: Run | None, item: Item) -> int:

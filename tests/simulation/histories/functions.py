@@ -22,7 +22,9 @@ def parameters(retention_days: int, budget_ms: int) -> dict[str, str]:
     return {
         "RetentionDays": str(retention_days),
         "LatencyBudgetMs": str(budget_ms),
-        "SweepBacklogMax": "3",  # histories are short: a few messages hold the sweep back
+        # Histories are short: a few messages hold the sweep back, and a few rows are its fill.
+        "SweepBacklogMax": "3",
+        "SweepRowsMax": "2",
     }
 
 

@@ -15,7 +15,7 @@ from tests.simulation.histories.books import Books, Item, check_money, number, t
 from tests.simulation.histories.letters import Letters, is_named
 from tests.simulation.histories.owed import Order, Owed
 from tests.simulation.histories.refusals import Refusals
-from tests.simulation.histories.rows import Rows, Was, content_of, is_open
+from tests.simulation.histories.rows import Rows, SweepLimits, Was, content_of, is_open
 from tests.simulation.histories.runs import Run
 
 DAY_MS = 86_400_000
@@ -44,7 +44,7 @@ class Promises:
     """What holds at every moment, and at the end; `Broken` where it does not."""
 
     retention_days: int
-    backlog_max: int
+    limits: SweepLimits
     secrets: tuple[str, ...]
     """Phones as digits, and other words that no log line may hold."""
     asked: Asked = field(default_factory=Asked)
@@ -55,7 +55,7 @@ class Promises:
 
     def __post_init__(self) -> None:
         self.books = Books(self.asked)
-        self.rows = Rows(self.asked, self.books, self.retention_days, self.backlog_max)
+        self.rows = Rows(self.asked, self.books, self.retention_days, self.limits)
         self.letters = Letters(self.rows)
         self.refusals = Refusals(self.asked, self.books)
         self.owed = Owed(strict=not self.retention_days)

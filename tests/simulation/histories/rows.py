@@ -43,6 +43,15 @@ class Was:
     refunded: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class SweepLimits:
+    """What the deployer sets: the sweep sends nothing again behind more messages than
+    `backlog_max`, and one run takes up at most `rows_max` rows."""
+
+    backlog_max: int
+    rows_max: int
+
+
 @dataclass
 class Rows:
     """Every row, and P1, P5, P6 and P8 after each commit; and every letter as it stands."""
@@ -50,8 +59,7 @@ class Rows:
     asked: Asked
     books: Books
     retention_days: int
-    backlog_max: int
-    """Messages in TxQueue above which the sweep sends nothing again."""
+    limits: SweepLimits
     rows: dict[Transaction, Item] = field(default_factory=dict)
     letters: dict[str, Item] = field(default_factory=dict)
     told: dict[Transaction, list[Was]] = field(default_factory=dict)
@@ -70,6 +78,8 @@ class Rows:
             self._accepted(identity, new)
         else:
             self._moved(identity, old, new)
+            if text(new, "status") == "expired":
+                self._check_swept(identity, by)
         if new is not None:
             self.rows[identity] = new
             self.of_phone[text(new, "phone")].add(identity)
@@ -167,12 +177,18 @@ class Rows:
     def _check_sent_again(
         self, identity: Transaction, old: Item, new: Item, by: Run | None
     ) -> None:
-        if by is None or by.function != "sweep":
-            raise Broken("P8", f"{identity} was sent again by {by}")
+        self._check_swept(identity, by)
         if number(new, "queuedAt") < number(old, "nextSweepAt"):
             raise Broken("P8", f"{identity} was sent again before its time")
-        if by.least_backlog > self.backlog_max:
+        if by is not None and by.least_backlog > self.limits.backlog_max:
             raise Broken("P8", f"{identity} was sent again behind {by.least_backlog} messages")
+
+    def _check_swept(self, identity: Transaction, by: Run | None) -> None:
+        if by is None or by.function != "sweep":
+            raise Broken("P8", f"{identity} was swept by {by}")
+        by.swept += 1
+        if by.swept > self.limits.rows_max:
+            raise Broken("P8", f"{identity} is one too many for {by.name}")
 
     def check_expiring(self, identity: Transaction, by: Run) -> None:
         """A sweep tries to let a row expire: one that waits for a refund never may."""

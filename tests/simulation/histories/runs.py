@@ -13,7 +13,7 @@ class Run:
     """A run; `failed` says how it ended where it did not answer.
 
     `given_up`: Lambda takes it for dead, and it goes on all the same. `least_backlog`: the fewest
-    messages that TxQueue held at a call of this run.
+    messages that TxQueue held at a call of this run. `swept`: rows that it sent again or closed.
     """
 
     name: str
@@ -24,6 +24,7 @@ class Run:
     event: Mapping[str, Any]
     began_ms: int
     least_backlog: float = inf
+    swept: int = 0
     failed: str | None = None
     raised: str | None = None
     result: Any = None

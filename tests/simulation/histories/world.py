@@ -35,6 +35,7 @@ from tests.simulation.histories.journal import Journal
 from tests.simulation.histories.plan import Deed, Fault, Item, Plan
 from tests.simulation.histories.processes import Call, Hub, Join, Killed, Pause, Process
 from tests.simulation.histories.promises import Promises
+from tests.simulation.histories.rows import SweepLimits
 from tests.simulation.histories.runs import Run
 from wallet_ledger.telemetry import HandlerFailed
 
@@ -71,9 +72,9 @@ class World:
         self.account.events.deliver = self.delivery.rules.match
         self.account.dynamodb.lag = self.faults.lag
         self.actors = Actors(self)
-        sweep = self.account.stack.functions["sweep"]
-        backlog_max = int(sweep.environment["SWEEP_BACKLOG_MAX"])
-        self.promises = Promises(plan.retention_days, backlog_max, self.actors.secrets)
+        told = self.account.stack.functions["sweep"].environment
+        limits = SweepLimits(int(told["SWEEP_BACKLOG_MAX"]), int(told["SWEEP_ROWS_MAX"]))
+        self.promises = Promises(plan.retention_days, limits, self.actors.secrets)
         self.journal = Journal(self.promises, self.faults, keep_trace=keep_trace)
         self._handlers = functions.handlers(plan.retention_days, plan.budget_ms)
         self._seen = dict.fromkeys(TABLES, 0)

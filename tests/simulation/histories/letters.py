@@ -29,6 +29,7 @@ BY_HAND = {
 """What may be written down of what an operator asks for."""
 HELD_TO = {"queued": ("redriven",), "failed": ("discarded",), "cancelled": ("waiting", "parked")}
 """How a held row may go on, and how its letter stands then."""
+
 type Subject = tuple[str, ...]
 """What a letter is about: a kind and ids, or the very text."""
 
@@ -116,9 +117,9 @@ class Letters:
         """The text of what came to be a letter; it may be purged, long after it is dealt with."""
         new = record["dynamodb"].get("NewImage", {})
         if "part" in new and record["eventName"] == "INSERT":
-            letter_id = text(new, "id").split("#")[1]
-            part = b64decode(new["part"]["B"]).decode()
-            self.texts[letter_id] = self.texts.get(letter_id, "") + part
+            _, letter_id, number_ = text(new, "id").split("#")
+            before = "" if number_ == "0" else self.texts[letter_id]
+            self.texts[letter_id] = before + b64decode(new["part"]["B"]).decode()
 
     def _moved(self, old: Item | None, new: Item, by: Run | None, now_ms: int) -> None:
         letter_id = text(new, "id").removeprefix("letter#")

@@ -110,7 +110,7 @@ class Promises:
                 raise Broken("P1", f"{identity} of {row} has an entry that says {item}")
             self._decided(phone, identity)
         else:
-            self.refusals.check_entry(item, row, receives(by, item))
+            self.refusals.check_entry(item, row, _receives(by, item))
         return {identity}
 
     def _check_asked(self, identity: Transaction, old: Item | None, new: Item | None) -> None:
@@ -331,7 +331,7 @@ def _tells(body: Mapping[str, Any], was: Was) -> bool:
     )
 
 
-def receives(by: Run | None, item: Item) -> int:
+def _receives(by: Run | None, item: Item) -> int:
     """How often a run's message of a refund had been received."""
     named = (*two(item, "agentId", "idempotencyKey"), text(item, "refundId"))
     found = [0]

@@ -6,7 +6,7 @@ each answer to an app.
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.simulation.histories.asked import Asked, Broken, RefundAsked, Transaction
 from tests.simulation.histories.books import Books, Item, number, text, two
@@ -73,16 +73,16 @@ class Refusals:
         _, agent, key, refund_id, *reused = item["txId"]["S"].split("#")
         phone, outcome = text(item, "phone"), text(item, "outcome")
         found = self._found(phone, (agent, key), refund_id, row)
+        # The books have it by now; it was the first under its id, unless it says otherwise.
         given = number(item, "amountMinor") if outcome == "posted" else 0
-        found = Found(phone, found.row, found.debit, found.first, found.given_back - given)
+        first = found.first if reused else None
+        found = replace(found, first=first, given_back=found.given_back - given)
         says: Verdict = ("posted", None)
         if outcome == "rejected":
             remains = number(item, "remainingMinor") if "remainingMinor" in item else None
             says = text(item, "reason"), remains
         if bool(reused) != (says[0] == "KEY_REUSED"):
             raise Broken("P4", f"{says} under {item['txId']['S']}")
-        if not reused:  # it is the entry under the id by now, and was not before
-            found = Found(phone, found.row, found.debit, None, found.given_back)
         named = (agent, key, refund_id)
         meant = [each for each in self.asked.refunds.get(named, ()) if _is(each, item, found)]
         if not meant:

@@ -117,8 +117,8 @@ class Letters:
         """The text of what came to be a letter; it may be purged, long after it is dealt with."""
         new = record["dynamodb"].get("NewImage", {})
         if "part" in new and record["eventName"] == "INSERT":
-            _, letter_id, number_ = text(new, "id").split("#")
-            before = "" if number_ == "0" else self.texts[letter_id]
+            _, letter_id, place = text(new, "id").split("#")
+            before = "" if place == "0" else self.texts[letter_id]
             self.texts[letter_id] = before + b64decode(new["part"]["B"]).decode()
 
     def _moved(self, old: Item | None, new: Item, by: Run | None, now_ms: int) -> None:

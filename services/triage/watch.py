@@ -46,7 +46,8 @@ def watch(desk: Desk, deadline_ms: int, look: Look, in_thread: Callable[[Work], 
     lanes: dict[str, list[Letter]] = defaultdict(list)
     for letter in sorted(letters, key=_sent_at_ms):
         if letter.due_at_ms is not None and letter.due_at_ms <= now_ms:
-            lanes[letter.lane or letter.letter_id].append(letter)
+            # Letters of one subject share its budget: side by side both would spend the last of it.
+            lanes[letter.lane or letter.subject_ref].append(letter)
 
     def work(lane: Sequence[Letter]) -> Counter[Outcome]:
         done: Counter[Outcome] = Counter()

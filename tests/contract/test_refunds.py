@@ -348,6 +348,23 @@ def test_a_year_later_a_refund_needs_no_row(settled: Books) -> None:
     settled.check()
 
 
+def test_a_purged_debit_goes_back_in_its_own_currency_whatever_its_key_means_since(
+    settled: Books,
+) -> None:
+    settled.place.purge(AGENT, KEY)
+    settled.place.put_row(row_of(request(currency="USD"), Status.SYNCED))
+
+    assert settled.refund(refund("R-1", 30)) == Committed()
+    assert settled.refund(refund("R-2", 71)) == Committed()
+
+    posted, rejected = (settled.entry(f"refund#{AGENT}#K-1#R-{n}") for n in (1, 2))
+    assert posted is not None
+    assert rejected is not None
+    assert isinstance(posted.outcome, Posted)
+    assert rejected.outcome == Rejected(Reason.EXCEEDS_ORIGINAL)
+    assert (posted.currency, rejected.currency) == (KES, KES)
+
+
 # --- what stops a write ---------------------------------------------------------------------------
 
 

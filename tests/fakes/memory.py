@@ -19,7 +19,16 @@ from wallet_ledger.domain.postings import (
     PostingResult,
     Refused,
 )
-from wallet_ledger.domain.refunds import NO_CURRENCY, Answered, Cancel, Post, Refund, Reject, Seen
+from wallet_ledger.domain.refunds import (
+    NO_CURRENCY,
+    Answered,
+    Cancel,
+    Post,
+    Refund,
+    Reject,
+    Seen,
+    original_of,
+)
 from wallet_ledger.domain.transactions import OfflineTransaction, Reason, Status, open_shard
 from wallet_ledger.domain.wallets import Debit, Movement, Outcome, Rejected, Wallet, movement_id
 from wallet_ledger.ports import (
@@ -268,7 +277,7 @@ class FakeRefundBooks:
         """One step: nobody sees half of it."""
         entry = None
         if isinstance(decided, Post | Reject):
-            original = seen.row or seen.debit
+            original = original_of(asked, seen)
             currency = asked.currency or (original.currency if original else NO_CURRENCY)
             entry = items.read_entry(items.refund_item(asked, decided, currency, at_ms))
         with self._store.lock:

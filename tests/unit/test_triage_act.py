@@ -1,8 +1,10 @@
 """Act on letters: redriven, discarded, looked at again; once, and never past what is decided."""
 
 import json
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,6 +26,7 @@ from tests.fakes.samples import AGENT, PHONE, credit, debit, refund, row_of, sta
 from tests.fakes.scripted import Call, Crash, around, first, proceed, scripted, unavailable
 from triage.act import HISTORY_MAX, SENDING, By, Outcome, discard, look_again, redrive
 from triage.desk import handle_request
+from triage.watch import Work, watch
 from wallet_ledger.domain.letters import (
     Action,
     Budget,
@@ -484,6 +487,28 @@ def test_letters_of_one_subject_share_its_budget_wherever_they_wait(triage: Tria
         line(triage, "parked", "its automatic redrives are used up", who="triage"),
     )
     assert parked.due_at_ms == triage.clock.now_ms() + 3_600_000
+
+
+def test_letters_of_one_event_are_tried_one_after_the_other_since_they_share_a_budget(
+    triage: Triage,
+) -> None:
+    """It was delivered twice and given up twice; its phone is in no letter's lane."""
+    for number in range(2):
+        triage.keep(from_inbox(CREDIT, f"M-{number}"))
+    triage.clock.pause(60)
+    lanes: list[int] = []
+
+    def counted(work: Work) -> Work:
+        def count_and_work(lane: Sequence[Letter]) -> Counter[Outcome]:
+            lanes.append(len(lane))
+            return work(lane)
+
+        return count_and_work
+
+    look = partial(look_again, desk=triage.desk)
+    watch(triage.desk, triage.clock.now_ms() + 1_000, lambda each: look(each).outcome, counted)
+
+    assert lanes == [2]
 
 
 def test_letters_of_a_phone_go_in_the_order_in_which_they_were_sent(triage: Triage) -> None:

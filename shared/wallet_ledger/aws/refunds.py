@@ -14,7 +14,16 @@ from wallet_ledger.aws.clients import (
 )
 from wallet_ledger.domain.ids import Currency, EntryId, Phone
 from wallet_ledger.domain.postings import Committed, Contended, Entry, Moved, Refused
-from wallet_ledger.domain.refunds import NO_CURRENCY, Answered, Cancel, Post, Refund, Reject, Seen
+from wallet_ledger.domain.refunds import (
+    NO_CURRENCY,
+    Answered,
+    Cancel,
+    Post,
+    Refund,
+    Reject,
+    Seen,
+    original_of,
+)
 from wallet_ledger.domain.transactions import OfflineTransaction, Status
 
 if TYPE_CHECKING:
@@ -197,7 +206,7 @@ def _no_entry(table: str, phone: Phone, entry_id: EntryId) -> dict[str, Any]:
 
 def _currency(asked: Refund, seen: Seen) -> Currency:
     """What was asked, that it be known again; where nothing was said, the original's."""
-    original = seen.row or seen.debit
+    original = original_of(asked, seen)
     return asked.currency or (original.currency if original else NO_CURRENCY)
 
 

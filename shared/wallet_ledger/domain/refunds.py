@@ -152,6 +152,12 @@ def decide_refund(asked: Refund, seen: Seen, now_ms: int, *, patient: bool) -> D
     return _after_settlement(asked, seen, now_ms)
 
 
+def original_of(asked: Refund, seen: Seen) -> OfflineTransaction | Entry | None:
+    """What is to be given back: the row, or the debit where its key was used again since."""
+    own = _without_later_use_of_the_key(asked, seen)
+    return own.row or own.debit
+
+
 def is_note(text: str) -> bool:
     """Whether `text` may be kept as the words that give a refund's reason."""
     return text.isprintable() and 1 <= len(text.encode()) <= NOTE_BYTES_MAX

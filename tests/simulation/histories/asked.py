@@ -11,7 +11,7 @@ type Transaction = tuple[str, str]
 
 
 class Broken(AssertionError):
-    """A promise that did not hold; `promise` is its number in DESIGN §5."""
+    """A promise that did not hold: its number in DESIGN §5, or TRIAGE for what §6 says."""
 
     def __init__(self, promise: str, what: str) -> None:
         super().__init__(f"{promise}: {what}")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.simulation.histories.asked import Asked, Broken, RefundAsked, Transaction
+from tests.simulation.histories.asked import Asked, Broken, Content, RefundAsked, Transaction
 
 type Item = dict[str, Any]
 
@@ -84,17 +84,13 @@ class Books:
         rejected = [item for item in entries if text(item, "outcome") == "rejected"]
         if len(posted) + len(rejected) != len(entries):
             raise Broken("P3", f"an entry of no outcome under {phone}")
-        before = [wallet.balance]
-        statuses, opened = [wallet.status], wallet.versions > 0
-        currency = wallet.currency
+        moments = [_moment(wallet)]
         for item in sorted(posted, key=lambda each: number(each, "version")):
             self._post_one(wallet, phone, item)
-            before.append(wallet.balance)
-            statuses.append(wallet.status)
+            moments.append(_moment(wallet))
         for item in rejected:
             wallet.entries[item["txId"]["S"]] = item
-            seen = _Moments(before, statuses, opened, currency, wallet.currency)
-            self._check_refusal(wallet, phone, item, seen)
+            self._check_refusal(wallet, phone, item, moments)
 
     def _post_one(self, wallet: Wallet, phone: str, item: Item) -> None:
         tx_id = item["txId"]["S"]
@@ -171,53 +167,34 @@ class Books:
         if (self.accounts[name] < 0) == name.startswith("agent:") and self.accounts[name]:
             raise Broken("P9", f"{name} stands at {self.accounts[name]}")
 
-    def _check_refusal(self, wallet: Wallet, phone: str, item: Item, seen: "_Moments") -> None:
-        """A refusal must be true of the wallet at some moment of the commit."""
+    def _check_refusal(
+        self, wallet: Wallet, phone: str, item: Item, moments: "Sequence[_Moment]"
+    ) -> None:
+        """A refusal is of what was asked, and true of the wallet at some moment of the commit."""
         kind, reason = item["txId"]["S"].split("#")[0], text(item, "reason")
         if "version" in item or "balanceAfterMinor" in item:
             raise Broken("P7", f"a refusal moved a balance: {item['txId']['S']}")
-        amount = number(item, "amountMinor") if "amountMinor" in item else 0
-        currencies = {seen.currency_before, seen.currency_after}
-        match kind, reason:
-            case _, "KEY_REUSED":
-                true = "#".join(item["txId"]["S"].split("#")[:-1]) in wallet.entries or (
-                    kind == "refund"
-                )
-            case "debit", "WALLET_NOT_FOUND":
-                true = not seen.opened
-            case "debit" | "credit", "CURRENCY_MISMATCH":
-                true = text(item, "currency") not in currencies and currencies != {None}
-            case "debit", "WALLET_FROZEN":
-                true = "frozen" in seen.statuses
-            case "debit", "INSUFFICIENT_FUNDS":
-                true = any(balance < amount for balance in seen.balances)
-            case "credit", "BALANCE_LIMIT":
-                true = any(balance + amount > AMOUNT_LIMIT for balance in seen.balances)
-            case "refund", _:
-                true = self._is_true_of_refund(wallet, phone, item, reason)
-            case _:
-                true = False
+        if kind == "refund":
+            return  # whose row counts too: `Refusals` judges it
+        if not self._was_asked(kind, phone, item):
+            raise Broken("P7", f"refused, and nobody asked for it: {item['txId']['S']}")
+        if reason == "KEY_REUSED":
+            true = _is_reused(wallet, kind, item)
+        else:
+            true = any(_refuses(kind, reason, item, was) for was in moments)
         if not true:
             raise Broken("P7", f"refused for no reason: {kind} {reason} {item['txId']['S']}")
 
-    def _is_true_of_refund(self, wallet: Wallet, phone: str, item: Item, reason: str) -> bool:
-        agent, key = two(item, "agentId", "idempotencyKey")
-        debit = wallet.entries.get(f"debit#{agent}#{key}")
-        taken = debit is not None and text(debit, "outcome") == "posted"
-        match reason:
-            case "ORIGINAL_NOT_FOUND":
-                return debit is None
-            case "NOTHING_TO_REFUND":
-                return not taken
-            case "EXCEEDS_ORIGINAL":
-                # Of what is not settled yet, the row is the original: `Rows` looks at that.
-                amount = number(item, "amountMinor") if "amountMinor" in item else None
-                if debit is None or not taken:
-                    return amount is not None
-                remaining = number(debit, "amountMinor") - self.refunded.get((agent, key, phone), 0)
-                return remaining == 0 if amount is None else amount > remaining
-            case _:
-                return reason == "MISMATCH"
+    def _was_asked(self, kind: str, phone: str, item: Item) -> bool:
+        if kind == "status":
+            named = (*two(item, "source", "requestId"), phone)
+            return text(item, "status") in self.asked.statuses.get(named, set())
+        content = number(item, "amountMinor"), text(item, "currency")
+        if kind == "credit":
+            named = (*two(item, "source", "creditId"), phone)
+            return content in self.asked.credits.get(named, set())
+        asked = self.asked.debits.get(two(item, "agentId", "idempotencyKey"), set())
+        return Content(phone, *content) in asked
 
     def _check_balance(
         self, wallet: Wallet, phone: str, item: Item | None, entries: Sequence[Item]
@@ -264,14 +241,45 @@ def check_money(ledger: Sequence[Item]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Moments:
-    """What a wallet was before, during and after one commit."""
+class _Moment:
+    """A wallet before, during or after one commit; of no currency, it is not open."""
 
-    balances: Sequence[int]
-    statuses: Sequence[str]
-    opened: bool
-    currency_before: str | None
-    currency_after: str | None
+    balance: int
+    status: str
+    currency: str | None
+
+
+def _moment(wallet: Wallet) -> _Moment:
+    return _Moment(wallet.balance, wallet.status, wallet.currency)
+
+
+def _refuses(kind: str, reason: str, item: Item, was: _Moment) -> bool:
+    """Whether a wallet, as it was, refuses a debit or a credit for this reason before others."""
+    amount = number(item, "amountMinor")
+    of_another = was.currency not in {None, text(item, "currency")}
+    takes = was.currency is not None and not of_another
+    match kind, reason:
+        case "debit", "WALLET_NOT_FOUND":
+            return was.currency is None
+        case "debit" | "credit", "CURRENCY_MISMATCH":
+            return of_another
+        case "debit", "WALLET_FROZEN":
+            return takes and was.status == "frozen"
+        case "debit", "INSUFFICIENT_FUNDS":
+            return takes and was.status != "frozen" and was.balance < amount
+        case "credit", "BALANCE_LIMIT":
+            return not of_another and was.balance + amount > AMOUNT_LIMIT
+        case _:
+            return False
+
+
+def _is_reused(wallet: Wallet, kind: str, item: Item) -> bool:
+    """Whether the id of a credit or of a status request stands for something else."""
+    first = wallet.entries.get(item["txId"]["S"].rpartition("#")[0])
+    if first is None or kind == "debit":
+        return False
+    names = ("amountMinor", "currency") if kind == "credit" else ("status",)
+    return any(first[name] != item[name] for name in names)
 
 
 def _is_meant(asked: RefundAsked, phone: str, amount: int, remaining: int) -> bool:

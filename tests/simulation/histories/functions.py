@@ -19,7 +19,13 @@ type Handler = Callable[[dict[str, Any], Any], Any]
 
 def parameters(retention_days: int, budget_ms: int) -> dict[str, str]:
     """Of the deployer's parameters, those that are not as by default."""
-    return {"RetentionDays": str(retention_days), "LatencyBudgetMs": str(budget_ms)}
+    return {
+        "RetentionDays": str(retention_days),
+        "LatencyBudgetMs": str(budget_ms),
+        # Histories are short: a few messages hold the sweep back, and a few rows are its fill.
+        "SweepBacklogMax": "3",
+        "SweepRowsMax": "2",
+    }
 
 
 @cache

@@ -13,11 +13,16 @@ if TYPE_CHECKING:
     from tests.simulation.histories.world import World
 
 
+LETTERS_MAX = 25
+"""In one request to the desk."""
+
+
 class Operators:
     """They ask triage-desk, as `wakala dead-letters` does."""
 
     def __init__(self, world: "World") -> None:
         self.world = world
+        self._rest: list[str] | None = None
 
     def look(self, random: Random) -> str:
         """List, group or show; what is shown unasked is masked."""
@@ -25,8 +30,7 @@ class Operators:
         if not letters:
             return ""
         letter_id, _ = random.choice(letters)
-        who = {"who": "ann", "why": "a customer called"}
-        reveal: dict[str, Any] = {"reveal": True, **who} if random.random() < 0.3 else {}
+        reveal: dict[str, Any] = {"reveal": True, **self._signed()} if random.random() < 0.3 else {}
         request = random.choice(
             (
                 {"action": "list", "scope": random.choice(("open", "all"))},
@@ -63,6 +67,27 @@ class Operators:
                 return f"{count} of {dead}"
         return ""
 
+    def redrive_rest(self) -> bool:
+        """In the end, each letter that is open by then, once, debits first; False: none is left.
+
+        A refund may wait for its debit, which a letter of its own may hold.
+        """
+        if self._rest is None:
+            still_open = [each for each in self._letters() if is_open(each[1])]
+            still_open.sort(key=lambda each: ("attempt" not in each[1], each[0]))
+            self._rest = [letter_id for letter_id, _ in still_open]
+        chosen, self._rest = self._rest[:LETTERS_MAX], self._rest[LETTERS_MAX:]
+        if not chosen:
+            return False
+        request = {"action": "redrive", "letterIds": chosen, "force": True, **self._signed()}
+        self._ask(request, self._heard)
+        return True
+
+    def _signed(self) -> dict[str, str]:
+        """Another person each time, and another reason: a letter's history must name these."""
+        number = self.world.actors.number()
+        return {"who": f"operator-{number}", "why": f"it was looked into: {number}"}
+
     def _act(self, verb: str, random: Random) -> str:
         letters = self._letters()
         still_open = [each for each in letters if is_open(each[1])]
@@ -74,8 +99,7 @@ class Operators:
         request: dict[str, Any] = {
             "action": verb,
             "letterIds": [letter_id for letter_id, _ in chosen],
-            "who": "ann",
-            "why": "it was looked into",
+            **self._signed(),
         }
         if random.random() < 0.1:
             request["dryRun"] = True

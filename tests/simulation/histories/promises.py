@@ -4,17 +4,19 @@ A model of its own: it knows what clients asked and were answered, and reads the
 tables after every commit. It shares no code with the functions; attribute names are written out.
 """
 
-import re
-from base64 import b64decode
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.simulation.histories.asked import Asked, Broken, Content, Transaction
+from tests.simulation.histories.asked import Asked, Broken, Content, RefundAsked, Transaction
 from tests.simulation.histories.books import Books, Item, check_money, number, text, two
+from tests.simulation.histories.letters import Letters, is_named
 from tests.simulation.histories.owed import Order, Owed
-from tests.simulation.histories.rows import Rows, Was, content_of
+from tests.simulation.histories.refusals import Refusals
+from tests.simulation.histories.rows import Rows, SweepLimits, Was, content_of, is_open
+from tests.simulation.histories.runs import Run
 
 DAY_MS = 86_400_000
 TERMINAL = frozenset({"synced", "failed", "cancelled", "expired", "partially_refunded", "refunded"})
@@ -42,6 +44,7 @@ class Promises:
     """What holds at every moment, and at the end; `Broken` where it does not."""
 
     retention_days: int
+    limits: SweepLimits
     secrets: tuple[str, ...]
     """Phones as digits, and other words that no log line may hold."""
     asked: Asked = field(default_factory=Asked)
@@ -52,41 +55,72 @@ class Promises:
 
     def __post_init__(self) -> None:
         self.books = Books(self.asked)
-        self.rows = Rows(self.asked, self.books, self.retention_days)
+        self.rows = Rows(self.asked, self.books, self.retention_days, self.limits)
+        self.letters = Letters(self.rows)
+        self.refusals = Refusals(self.asked, self.books)
         self.owed = Owed(strict=not self.retention_days)
         self.order = Order()
         self.calm_since_ms: int | None = None
         self._held_once: set[Transaction] = set()
-        self._kept: list[str] = []
 
     # --- what is seen -------------------------------------------------------------------------
 
-    def committed(self, records: Mapping[str, Sequence[Item]], step: int, now_ms: int) -> None:
-        """One call has changed these items, all at once: by table, in the stream's own words."""
-        touched: set[Transaction] = set()
+    def committed(
+        self, records: Mapping[str, Sequence[Item]], by: Run | None, step: int, now_ms: int
+    ) -> None:
+        """One call of a run has changed these items, all at once: by table, in the stream's words.
+
+        Nobody's run: time to live has deleted.
+        """
+        before: dict[Transaction, Item | None] = {}
         for record in records.get("OfflineTx", ()):
-            old, new = self.rows.row(record, step, now_ms)
-            touched.add(two(record["dynamodb"]["Keys"], "agentId", "idempotencyKey"))
+            old, new = self.rows.row(record, by, step, now_ms)
+            identity = two(record["dynamodb"]["Keys"], "agentId", "idempotencyKey")
+            before[identity] = old
             self.owed.row_moved(old, new)
+            self._check_asked(identity, old, new)
             self._check_expiry(new)
             self._reach_row(old, new)
-        for record in records.get("DeadLetters", ()):
-            old, new = self.rows.letter(record)
+        touched = set(before)
+        for old, new in self.letters.committed(records.get("DeadLetters", ()), by, now_ms):
             self.reached["letter purged"] += new is None and old is not None
             self.owed.letter_moved(old, new)
-            self._keep(record)
             self._reach_letter(new)
             if new is not None:
                 touched.update(self.rows.held_rows(text(new, "id")[7:]))
         for phone, each in _by_phone(records.get("WalletLedger", ())).items():
             for item in self.books.commit(phone, each):
-                self.owed.entry_written(item)
-                self._reach_entry(item)
-                if "idempotencyKey" in item:
-                    touched.add(two(item, "agentId", "idempotencyKey"))
-                if item["txId"]["S"].startswith("debit#"):
-                    self._decided(phone, two(item, "agentId", "idempotencyKey"))
+                touched |= self._entered(phone, item, by, before)
         self.rows.check(touched)
+        for identity in touched:
+            self.letters.check_row(identity, before.get(identity))
+
+    def _entered(
+        self, phone: str, item: Item, by: Run | None, before: Mapping[Transaction, Item | None]
+    ) -> set[Transaction]:
+        """A new entry is in the ledger; the transaction that it is about, if it is."""
+        self.owed.entry_written(item)
+        self._reach_entry(item)
+        if "idempotencyKey" not in item:
+            return set()
+        identity = two(item, "agentId", "idempotencyKey")
+        row = before.get(identity, self.rows.rows.get(identity))
+        if item["txId"]["S"].startswith("debit#"):
+            if row is None or item.get("capturedAt") != row.get("capturedAt"):
+                raise Broken("P1", f"{identity} of {row} has an entry that says {item}")
+            self._decided(phone, identity)
+        else:
+            self.refusals.check_entry(item, row, _receives(by, item))
+        return {identity}
+
+    def _check_asked(self, identity: Transaction, old: Item | None, new: Item | None) -> None:
+        """P4: what a row says of refunds, somebody asked for."""
+        if new is None or (old is not None and old["status"] == new["status"]):
+            return
+        if text(new, "status") == "cancelled":
+            self.refusals.check_cancellation(identity, new)
+        if text(new, "status") == "refund_requested":
+            self.refusals.check_pending(identity, new)
 
     def heard(self, name: str, source: str, detail: str) -> None:
         """An event was put on the bus."""
@@ -113,7 +147,7 @@ class Promises:
         elif asking.kind == "submit":
             fits = self._fits_submission(asking, code, body, moments)
         elif asking.kind == "status":
-            fits = code == 200 and any(was.status == body["status"] for was in moments)
+            fits = code == 200 and any(_tells(body, was) for was in moments)
         else:
             fits = self._fits_refund(asking, code, body, moments)
         if not fits:
@@ -124,11 +158,10 @@ class Promises:
     ) -> bool:
         if code in {200, 202} and asking.content is not None:
             self.asked.accepted.setdefault(asking.identity, asking.content)
-            said = body["status"]
-            return any((w.content, w.status) == (asking.content, said) for w in moments)
+            return any(w.content == asking.content and _tells(body, w) for w in moments)
         if body.get("code") == "KEY_REUSED":
             return any(w.content not in (None, asking.content) for w in moments)
-        return code in {400, 403}
+        return False  # what apps send here is well formed, and their own
 
     def _fits_refund(
         self, asking: Asking, code: int, body: Mapping[str, Any], moments: Sequence[Was]
@@ -137,16 +170,18 @@ class Promises:
         if code == 200 and body["status"] == "cancelled":
             return asking.refund_id in {was.cancelled_by for was in moments}
         if code in {200, 202}:
-            return body["status"] in statuses
+            return any(_tells(body, was) for was in moments)
         match body.get("code"):
             case "REFUND_IN_PROGRESS":
                 return "refund_requested" in statuses
             case "NOT_REFUNDABLE" if body["retryable"]:
                 return "queued" in statuses
-            case "NOT_REFUNDABLE" | "KEY_REUSED":
-                return statuses != {None}
+            case "NOT_REFUNDABLE" | "KEY_REUSED" as told:
+                named = (*asking.identity, asking.refund_id)
+                asked, reason = RefundAsked(asking.amount), body.get("reason")
+                return self.refusals.is_true(asked, named, (told, reason), moments)
             case _:
-                return code == 400
+                return False
 
     def _check_expiry(self, new: Item | None) -> None:
         """P5: once nothing is wrong any more, a transaction is settled, and not given up."""
@@ -154,12 +189,6 @@ class Promises:
             return
         if number(new, "expiresAt") * 1000 > self.calm_since_ms + 2 * DAY_MS:
             raise Broken("P5", f"it expired, and nothing was wrong: {content_of(new)}")
-
-    def _keep(self, record: Item) -> None:
-        """The text of what came to be a letter; it may be purged, long after it is dealt with."""
-        new = record["dynamodb"].get("NewImage", {})
-        if "part" in new and record["eventName"] == "INSERT":
-            self._kept.append(b64decode(new["part"]["B"]).decode())
 
     def _decided(self, phone: str, identity: Transaction) -> None:
         rows = self.rows.rows
@@ -177,27 +206,40 @@ class Promises:
     # --- the end ------------------------------------------------------------------------------
 
     def at_end(self, ledger: Sequence[Item]) -> None:
-        """P5 and P9, and that nothing was lost, once faults have stopped and all is quiet."""
+        """P5 and P9, and that nothing was lost: faults have stopped, all is quiet, and people have
+        redriven what could be."""
         check_money(ledger)
-        kept = "\n".join(self._kept)
         for identity, content in self.asked.accepted.items():
             self._ended(identity, content)
         for identity in self.rows.rows:
             self._ended(identity, None)
+        self._check_left()
+        given_up = "\n".join(self.letters.texts[each] for each in self.letters.discarded)
         for source, credit_id, phone in self.asked.credits:
-            self._is_answered(phone, f"credit#{source}#{credit_id}", credit_id, kept)
+            self._is_answered(phone, f"credit#{source}#{credit_id}", credit_id, given_up)
         for source, request_id, phone in self.asked.statuses:
-            self._is_answered(phone, f"status#{source}#{request_id}", request_id, kept)
+            self._is_answered(phone, f"status#{source}#{request_id}", request_id, given_up)
         for (agent, key, refund_id), each in self.asked.refunds.items():
             for of_phone in {refund.phone for refund in each if refund.phone is not None}:
-                self._refund_is_answered(of_phone, (agent, key), refund_id, kept)
+                self._refund_is_answered(of_phone, (agent, key), refund_id, given_up)
+        kept = "\n".join(self.letters.texts.values())
         for mark in self.asked.unreadable:
-            if not _is_named(mark, kept):
+            if not is_named(mark, kept):
                 raise Broken("P5", f"what nobody could read is in no letter: {mark}")
         untold = {each for each in self.owed.untold() if not self._is_lost(each[0])}
         if untold:
             raise Broken("P5", f"nobody was told of {sorted(untold)[:3]}")
         self._check_refusals_are_noted()
+
+    def _check_left(self) -> None:
+        """What is open in the end, no redrive can end: each for one of the reasons there are."""
+        for letter_id, letter in self.rows.letters.items():
+            if not is_open(letter):
+                continue
+            why = self.letters.why_left(letter_id, self.asked.unreadable)
+            if why is None:
+                raise Broken("P5", f"open in the end, and could be redriven: {letter}")
+            self.reached[f"left {why}"] += 1
 
     def _ended(self, identity: Transaction, content: Content | None) -> None:
         row = self.rows.rows.get(identity)
@@ -207,27 +249,27 @@ class Promises:
             if self.books.entry(phone, f"debit#{agent}#{key}") is None:
                 raise Broken("P5", f"{identity} was accepted, and is nowhere")
             return
-        if text(row, "status") not in TERMINAL | {"held"}:
+        if text(row, "status") not in TERMINAL:
             raise Broken("P5", f"{identity} is {text(row, 'status')} for good")
         self.rows.check([identity])
 
-    def _is_answered(self, phone: str, tx_id: str, mark: str, kept: str) -> None:
-        if self.books.entry(phone, tx_id) is None and not _is_named(mark, kept):
+    def _is_answered(self, phone: str, tx_id: str, mark: str, given_up: str) -> None:
+        """What the back office asked for: decided, or given up by a person."""
+        if self.books.entry(phone, tx_id) is None and not is_named(mark, given_up):
             raise Broken("P5", f"{tx_id} of {phone} was asked for, and is nowhere")
 
     def _refund_is_answered(
-        self, phone: str, identity: Transaction, refund_id: str, kept: str
+        self, phone: str, identity: Transaction, refund_id: str, given_up: str
     ) -> None:
-        """A refund that the back office asked for: decided, a cancellation, or in a letter."""
+        """A refund that the back office asked for: decided, a cancellation, or given up."""
         tx_id = "#".join(("refund", *identity, refund_id))
         row = self.rows.rows.get(identity, {})
         decided = any(
             each == tx_id or each.startswith(f"{tx_id}#")
             for each in self.books.wallet(phone).entries
         )
-        if not (
-            decided or row.get("cancelledBy") == {"S": refund_id} or _is_named(refund_id, kept)
-        ):
+        cancelled = row.get("cancelledBy") == {"S": refund_id}
+        if not (decided or cancelled or is_named(refund_id, given_up)):
             raise Broken("P5", f"{tx_id} of {phone} was asked for, and is nowhere")
 
     def _is_lost(self, name: str) -> bool:
@@ -277,9 +319,28 @@ class Promises:
         self.reached[f"meaning {text(new, 'meaning')}"] += 1
 
 
-def _is_named(mark: str, kept: str) -> bool:
-    """Whether a letter holds an id of ours, and not a longer one that begins like it."""
-    return re.search(rf"{re.escape(mark)}(?![0-9])", kept) is not None
+def _tells(body: Mapping[str, Any], was: Was) -> bool:
+    """Whether an app was told what was so."""
+    content = was.content
+    told = body["amount"], body["currency"], body["status"], body.get("refunded", 0)
+    return content is not None and told == (
+        content.amount,
+        content.currency,
+        was.status,
+        was.refunded,
+    )
+
+
+def _receives(by: Run | None, item: Item) -> int:
+    """How often a run's message of a refund had been received."""
+    named = (*two(item, "agentId", "idempotencyKey"), text(item, "refundId"))
+    found = [0]
+    for record in () if by is None else by.event["Records"]:
+        members = json.loads(record["body"])
+        names = ("agentId", "idempotencyKey", "refundId")
+        if tuple(members.get(name) for name in names) == named:
+            found.append(int(record["attributes"]["ApproximateReceiveCount"]))
+    return max(found)
 
 
 def _by_phone(records: Iterable[Item]) -> dict[str, list[Item]]:

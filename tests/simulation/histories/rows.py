@@ -1,4 +1,4 @@
-"""Rows and letters as the model keeps them: the moves that are allowed, and where each row is."""
+"""Rows as the model keeps them: the moves that are allowed, and where each row is."""
 
 import hashlib
 from collections import defaultdict
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from tests.simulation.histories.asked import Asked, Broken, Content, Transaction
 from tests.simulation.histories.books import Books, Item, number, text, two
+from tests.simulation.histories.runs import Run
 
 ARROWS = {
     "queued": {"queued", "held", "cancelled", "expired", "failed", "synced"},
@@ -25,6 +26,8 @@ SETTLED = frozenset({"synced", "refund_requested", "partially_refunded", "refund
 PURGED = frozenset({"synced", "failed", "partially_refunded", "refunded"})
 """What the ledger remembers: only that may be purged by retention."""
 OPEN_DAYS = 7
+SWEEP_AFTER_MS = (120_000, 600_000, 3_600_000, 21_600_000, 86_400_000)
+"""DESIGN §4: how soon a row is sent again after its 1st, 2nd, … sending; the last for good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +38,36 @@ class Was:
     status: str | None
     content: Content | None = None
     cancelled_by: str | None = None
+    waits_for: tuple[str, int | None] | None = None
+    """The refund that its agent has asked for: its id, and its amount where one was named."""
+    refunded: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SweepLimits:
+    """What the deployer sets: the sweep sends nothing again behind more messages than
+    `backlog_max`, and one run takes up at most `rows_max` rows."""
+
+    backlog_max: int
+    rows_max: int
 
 
 @dataclass
 class Rows:
-    """Every row and letter, and P1, P5, P6 and P8 after each commit."""
+    """Every row, and P1, P5, P6 and P8 after each commit; and every letter as it stands."""
 
     asked: Asked
     books: Books
     retention_days: int
+    limits: SweepLimits
     rows: dict[Transaction, Item] = field(default_factory=dict)
     letters: dict[str, Item] = field(default_factory=dict)
     told: dict[Transaction, list[Was]] = field(default_factory=dict)
     of_phone: dict[str, set[Transaction]] = field(default_factory=lambda: defaultdict(set))
 
-    def row(self, record: Item, step: int, now_ms: int) -> tuple[Item | None, Item | None]:
+    def row(
+        self, record: Item, by: Run | None, step: int, now_ms: int
+    ) -> tuple[Item | None, Item | None]:
         """Take in one change of a row: what it was, and what it is."""
         change = record["dynamodb"]
         identity = two(change["Keys"], "agentId", "idempotencyKey")
@@ -60,15 +78,14 @@ class Rows:
             self._accepted(identity, new)
         else:
             self._moved(identity, old, new)
+            if text(new, "status") == "expired":
+                self._check_swept(identity, by)
         if new is not None:
             self.rows[identity] = new
             self.of_phone[text(new, "phone")].add(identity)
             self._check_place(identity, new)
-        status = None if new is None else text(new, "status")
-        content = None if new is None else content_of(new)
-        by = text(new, "cancelledBy") if new is not None and "cancelledBy" in new else None
-        said = "queued" if status == "held" else status
-        self.told.setdefault(identity, []).append(Was(step, said, content, by))
+            self._check_sweep(identity, old, new, by)
+        self.told.setdefault(identity, []).append(_was(step, new))
         return old, new
 
     def letter(self, record: Item) -> tuple[Item | None, Item | None]:
@@ -90,11 +107,10 @@ class Rows:
         return old, new
 
     def check(self, touched: Iterable[Transaction]) -> None:
-        """P6 and P8 of the rows that a commit had to do with, row, letter or entry."""
+        """P6 of the rows that a commit had to do with, row, letter or entry."""
         for identity in touched:
             row = self.rows.get(identity)
             if row is not None:
-                self._check_letter(identity, row)
                 self._check_entry(identity, row)
 
     def held_rows(self, letter_id: str) -> list[Transaction]:
@@ -128,10 +144,56 @@ class Rows:
         for name in ("phone", "amountMinor", "currency", "fingerprint", "createdAt", "capturedAt"):
             if old.get(name) != new.get(name):
                 raise Broken("P1", f"{identity}: {name} was changed")
+        if becomes == "failed" and (was == "held") != (new["reason"] == {"S": "DISCARDED"}):
+            raise Broken("P5", f"{identity}: {was} to failed, {text(new, 'reason')}")
+        if becomes == "expired" and number(new, "updatedAt") < number(old, "expiresAt") * 1000:
+            raise Broken("P5", f"{identity} expired before its time")
         attempts = number(new, "attempt") - number(old, "attempt")
         sent_again = becomes == "queued" and was in {"queued", "held"}
         if attempts not in {0, 1} or (sent_again and not attempts):
             raise Broken("P5", f"{identity}: attempt {attempts:+d} from {was} to {becomes}")
+
+    def _check_sweep(
+        self, identity: Transaction, old: Item | None, new: Item, by: Run | None
+    ) -> None:
+        """DESIGN §4: an open row is sent again when its time has come, later each time."""
+        if "nextSweepAt" not in new:
+            return
+        again = old is not None and old["status"] == new["status"]
+        if old is not None and again and old["attempt"] == new["attempt"]:
+            if old["nextSweepAt"] != new["nextSweepAt"]:
+                raise Broken("P8", f"{identity} is not sent, and swept at another time")
+            return
+        sending = number(new, "attempt") if again else 1
+        at_ms = number(new, "queuedAt") + SWEEP_AFTER_MS[min(sending, len(SWEEP_AFTER_MS)) - 1]
+        if text(new, "status") == "queued":
+            at_ms = min(at_ms, number(new, "expiresAt") * 1000)
+        if number(new, "nextSweepAt") != at_ms:
+            late_ms = number(new, "nextSweepAt") - number(new, "queuedAt")
+            raise Broken("P8", f"{identity}: after sending {sending} swept in {late_ms} ms")
+        if old is not None and again:
+            self._check_sent_again(identity, old, new, by)
+
+    def _check_sent_again(
+        self, identity: Transaction, old: Item, new: Item, by: Run | None
+    ) -> None:
+        self._check_swept(identity, by)
+        if number(new, "queuedAt") < number(old, "nextSweepAt"):
+            raise Broken("P8", f"{identity} was sent again before its time")
+        if by is not None and by.least_backlog > self.limits.backlog_max:
+            raise Broken("P8", f"{identity} was sent again behind {by.least_backlog} messages")
+
+    def _check_swept(self, identity: Transaction, by: Run | None) -> None:
+        if by is None or by.function != "sweep":
+            raise Broken("P8", f"{identity} was swept by {by}")
+        by.swept += 1
+        if by.swept > self.limits.rows_max:
+            raise Broken("P8", f"{identity} is one too many for {by.name}")
+
+    def check_expiring(self, identity: Transaction, by: Run) -> None:
+        """A sweep tries to let a row expire: one that waits for a refund never may."""
+        if all(was.status == "refund_requested" for was in self.during(identity, by.since)):
+            raise Broken("P5", f"the sweep would let {identity} expire, which waits for a refund")
 
     def _only_others(self, old: Item, new: Item) -> bool:
         """Whether a change left all that counts as it was."""
@@ -158,12 +220,6 @@ class Rows:
             raise Broken("P5", f"{identity} is {status}, and is to be purged")
         if "purgeAt" in row and row.get("reason") == {"S": "DISCARDED"}:
             raise Broken("P5", f"{identity} was discarded, and is to be purged")
-
-    def _check_letter(self, identity: Transaction, row: Item) -> None:
-        if text(row, "status") == "held":
-            letter = self.letters.get(text(row, "heldBy"))
-            if letter is None or not is_open(letter):
-                raise Broken("P8", f"{identity} is held, and no open letter holds it")
 
     def _check_entry(self, identity: Transaction, row: Item) -> None:
         """P6: the row says what the ledger says."""
@@ -196,6 +252,22 @@ class Rows:
         by_amount = "refunded" if whole else "partially_refunded" if given_back else "synced"
         if status in SETTLED - {"refund_requested"} and status != by_amount:
             raise Broken("P6", f"{identity} is {status}, and {given_back} is refunded")
+
+
+def _was(step: int, row: Item | None) -> Was:
+    if row is None:
+        return Was(step, None)
+    status = text(row, "status")
+    waits = row["refundRequest"]["M"] if "refundRequest" in row else None
+    asked = number(waits, "amountMinor") if waits and "amountMinor" in waits else None
+    return Was(
+        since=step,
+        status="queued" if status == "held" else status,
+        content=content_of(row),
+        cancelled_by=text(row, "cancelledBy") if "cancelledBy" in row else None,
+        waits_for=None if waits is None else (text(waits, "refundId"), asked),
+        refunded=number(row, "refundedMinor") if "refundedMinor" in row else 0,
+    )
 
 
 def content_of(row: Item) -> Content:

@@ -1,7 +1,8 @@
 """One run of a function, from its beginning until Lambda knows its end."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from tests.simulation.histories.processes import Call, Join, Pause, Process
@@ -11,7 +12,8 @@ from tests.simulation.histories.processes import Call, Join, Pause, Process
 class Run:
     """A run; `failed` says how it ended where it did not answer.
 
-    `given_up`: Lambda takes it for dead, and it goes on all the same.
+    `given_up`: Lambda takes it for dead, and it goes on all the same. `least_backlog`: the fewest
+    messages that TxQueue held at a call of this run. `swept`: rows that it sent again or closed.
     """
 
     name: str
@@ -19,6 +21,10 @@ class Run:
     deadline_ms: int
     ended: "Callable[[Run], None]"
     since: int
+    event: Mapping[str, Any]
+    began_ms: int
+    least_backlog: float = inf
+    swept: int = 0
     failed: str | None = None
     raised: str | None = None
     result: Any = None

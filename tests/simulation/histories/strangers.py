@@ -112,7 +112,8 @@ class Strangers:
         identity = random.choice(sorted(rows))
         row = rows[identity]
         content = content_of(row)
-        return {
+        claim = {"capturedAt": row["capturedAt"]["S"]} if "capturedAt" in row else {}
+        return claim | {
             "v": 1,
             "kind": "debit",
             "agentId": identity[0],

@@ -19,6 +19,7 @@ from tests.simulation.cloud.errors import AwsError
 from tests.simulation.histories import functions, processes
 from tests.simulation.histories.actors import Actors
 from tests.simulation.histories.asked import Broken
+from tests.simulation.histories.books import two
 from tests.simulation.histories.delivery import Delivery
 from tests.simulation.histories.dice import Dice
 from tests.simulation.histories.faults import (
@@ -34,6 +35,7 @@ from tests.simulation.histories.journal import Journal
 from tests.simulation.histories.plan import Deed, Fault, Item, Plan
 from tests.simulation.histories.processes import Call, Hub, Join, Killed, Pause, Process
 from tests.simulation.histories.promises import Promises
+from tests.simulation.histories.rows import SweepLimits
 from tests.simulation.histories.runs import Run
 from wallet_ledger.telemetry import HandlerFailed
 
@@ -70,7 +72,9 @@ class World:
         self.account.events.deliver = self.delivery.rules.match
         self.account.dynamodb.lag = self.faults.lag
         self.actors = Actors(self)
-        self.promises = Promises(plan.retention_days, self.actors.secrets)
+        told = self.account.stack.functions["sweep"].environment
+        limits = SweepLimits(int(told["SWEEP_BACKLOG_MAX"]), int(told["SWEEP_ROWS_MAX"]))
+        self.promises = Promises(plan.retention_days, limits, self.actors.secrets)
         self.journal = Journal(self.promises, self.faults, keep_trace=keep_trace)
         self._handlers = functions.handlers(plan.retention_days, plan.budget_ms)
         self._seen = dict.fromkeys(TABLES, 0)
@@ -88,6 +92,8 @@ class World:
                 while self.step < self.plan.steps:
                     self._next()
                 self._drain()
+                while self.actors.operators.redrive_rest():
+                    self._drain()
                 self.actors.ask_at_the_end()
                 self._drain()
                 self.promises.at_end(self.account.tables["WalletLedgerTable"].items())
@@ -194,7 +200,7 @@ class World:
         name = f"{function}-{self._numbers[function]}"
         timeout_s = self.account.stack.functions[function].timeout_s
         deadline_ms = self.now_ms + timeout_s * 1000
-        run = Run(name, function, deadline_ms, ended, since=self.step)
+        run = Run(name, function, deadline_ms, ended, self.step, event, self.now_ms)
         context = SimpleNamespace(
             aws_request_id=name,
             get_remaining_time_in_millis=lambda: max(0, run.deadline_ms - self.now_ms),
@@ -233,7 +239,7 @@ class World:
 
     def _execute(self, run: Run, process: Process, call: Call) -> None:
         self.now_ms += 1 + self.dice.roll("call ms", CALL_MS_MAX)
-        fate = self.faults.fate(run.function, call, lambda body: self._make(call, body))
+        fate = self.faults.fate(run.function, call, lambda body: self._make(run, call, body))
         told = type(fate).__name__.lower()
         match fate:
             case Answered(answer):
@@ -257,11 +263,23 @@ class World:
         self._after(run)
         self.stepped(f"{process.name} {call.place}: {told}")
 
-    def _make(self, call: Call, body: Any) -> Any:
+    def _make(self, run: Run, call: Call, body: Any) -> Any:
+        if run.function == "sweep":
+            self._watch_sweep(run, call)
         answer = self.account.answer(call.service, call.operation, body)
-        self._look()
+        self._look(run)
         self.delivery.made(call.operation, body, answer)
         return answer
+
+    def _watch_sweep(self, run: Run, call: Call) -> None:
+        """What its writes may rest on, and what it tries, whether its condition holds or not."""
+        backlog = len(self.account.queues["TxQueue"].messages)
+        run.least_backlog = min(run.least_backlog, backlog)
+        if call.operation == "UpdateItem" and not self.faults.hit[Fault.LAGGING]:
+            values = call.body["ExpressionAttributeValues"].values()
+            if {"S": "expired"} in values:
+                key = two(call.body["Key"], "agentId", "idempotencyKey")
+                self.promises.rows.check_expiring(key, run)
 
     def _freeze(self, run: Run, *, gives_up: bool) -> None:
         run.frozen = True
@@ -309,11 +327,11 @@ class World:
         """A step is over: write it down, and look at what it changed."""
         self.step += 1
         self.journal.note(self.step, self.now_ms, what)
-        self._look()
+        self._look(None)
         self.journal.check()
 
-    def _look(self) -> None:
-        """Hold the promises against all that was committed since the last look."""
+    def _look(self, by: Run | None) -> None:
+        """Hold the promises against what this run has committed; None: time to live, or nobody."""
         changed: dict[str, Sequence[Any]] = {}
         for name in TABLES:
             stream = self.account.tables[f"{name}Table"].stream
@@ -322,7 +340,7 @@ class World:
                 self._seen[name] = len(stream)
         if changed:
             self.delivery.changed(changed)
-            self.promises.committed(changed, self.step, self.now_ms)
+            self.promises.committed(changed, by, self.step, self.now_ms)
 
     def ask_aws(self, service: str, operation: str, body: dict[str, Any]) -> Any:
         """A call of somebody who is no function: the back office, a poller, an operator."""

@@ -632,6 +632,34 @@ def test_an_index_and_a_plain_read_may_lag_and_a_consistent_read_never_does(rows
     assert seen() == [4, 6, 1]
 
 
+def test_a_batch_and_a_scan_may_lag_too_unless_they_are_consistent(store: Store) -> None:
+    for sort in (1, 2):
+        store.put(sort, ip={"S": "I"}, **{"is": {"N": "1"}})
+    store.service.lag = lambda table, index: 3
+    store.put(3)
+    store.call("DeleteItem", Key=KEY)
+    store.update("SET kept = :v", ExpressionAttributeValues={":v": {"S": "late"}})
+    asked = {"Keys": [KEY | {"s": {"N": str(sort)}} for sort in (1, 2, 3)]}
+
+    def batch(**members: Any) -> list[dict[str, Any]]:
+        answer = store.call("BatchGetItem", RequestItems={"T": asked | members})
+        return list(answer["Responses"]["T"])
+
+    def scan(**members: Any) -> list[dict[str, Any]]:
+        return list(store.call("Scan", **members)["Items"])
+
+    past = [(1, None), (2, None)]
+    now = [(1, {"S": "late"}), (2, None), (3, None)]
+    for found, expected in (
+        (batch(), past),
+        (scan(), past),
+        (scan(IndexName="ByPlace"), past),
+        (batch(ConsistentRead=True), now),
+        (scan(ConsistentRead=True), now),
+    ):
+        assert [(int(item["s"]["N"]), item.get("kept")) for item in found] == expected
+
+
 def test_an_index_is_never_consistent(rows: Store) -> None:
     with pytest.raises(AwsError, match="not supported on global"):
         rows.keys("ip = :p", {":p": {"S": "I"}}, IndexName="ByPlace", ConsistentRead=True)

@@ -348,7 +348,8 @@ class DynamoDB:
             keys = [table.read_key(key) for key in each["Keys"]]
             if len(set(keys)) != len(keys):
                 raise invalid("Provided list of item keys contains duplicates")
-            rows = [table.row(key) for key in keys]
+            past = self._past(table, each)
+            rows = [past.get(key, table.row(key)) for key in keys]
             found[name] = [shown(row.item) for row in rows if row is not None]
             consistent = each.get("ConsistentRead", False)
             consumed += [
@@ -421,12 +422,16 @@ class DynamoDB:
             )
         else:
             keys = (key for order in index.places.values() for _, key in order)
-        placed = sorted((_hashed(key), key) for key in keys)
+        past = self._past(table, body)
+        was_there = [key for key, row in past.items() if row is not None and _is_in(index, row)]
+        kept = [key for key in keys if key not in past]
+        placed = sorted((_hashed(key), key) for key in (*kept, *was_there))
         placed = [each for each in placed if int(each[0][:8], 16) % segments == segment]
         if "ExclusiveStartKey" in body:
             _, _, after = _start(body["ExclusiveStartKey"], table, index)
             placed = [each for each in placed if each > (_hashed(after), after)]
-        return self._page(body, table, index, [table.row(key) for _, key in placed], given)
+        rows = [past.get(key, table.row(key)) for _, key in placed]
+        return self._page(body, table, index, rows, given)
 
     def _page(
         self,
@@ -745,6 +750,11 @@ def _as_before(
         if was is not None and was[0] == place:
             kept.append((was[1], key))
     return sorted(kept)
+
+
+def _is_in(index: Index | None, row: Row) -> bool:
+    """Whether a scan of the index, or of the table, comes by an item."""
+    return index is None or index.key_of(row.item) is not None
 
 
 def _within(part: Any, low: _Bound, high: _Bound, prefix: Any) -> bool:

@@ -5,11 +5,12 @@ what was not done. Nothing is drawn: the same acts make the same calls, so that 
 its number, and a run can be repeated to any of its calls.
 """
 
+import itertools
 import json
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -96,7 +97,20 @@ def proceed(_: Call, go_on: Proceed) -> Json:
     return go_on()
 
 
-class InOrder:
+LANES_PERMUTED_MAX = 3
+"""So many lanes are run in every order, more of them forward and backward."""
+
+
+@cache
+def orders(lanes: int) -> Sequence[Sequence[int]]:
+    """The orders in which lanes are run, each in a run of its own; the first is the given one."""
+    forward = range(lanes)
+    if lanes > LANES_PERMUTED_MAX:
+        return forward, forward[::-1]
+    return list(itertools.permutations(forward))
+
+
+class OneByOne:
     """As much of `ThreadPoolExecutor` as the functions use, one piece of work after the other."""
 
     def __init__(self, max_workers: int) -> None:
@@ -112,16 +126,17 @@ class InOrder:
         self, work: Callable[[Item], Result], items: Iterable[Item]
     ) -> Iterator[Result]:
         """The results in order; like threads, all are worked on, whatever one of them raises."""
-        results: list[Result] = []
-        raised: list[Exception] = []
-        for item in items:
+        lanes = list(items)
+        results: dict[int, Result] = {}
+        raised: dict[int, Exception] = {}
+        for number in _lines[-1].order_of(len(lanes)):
             try:
-                results.append(work(item))
+                results[number] = work(lanes[number])
             except Exception as error:
-                raised.append(error)
+                raised[number] = error
         if raised:
-            raise raised[0]
-        return iter(results)
+            raise raised[min(raised)]
+        return iter([results[number] for number in range(len(lanes))])
 
 
 _lines: "list[Line]" = []
@@ -195,6 +210,12 @@ class Line:
         """Whether something has befallen a call: who does not answer is then asked again."""
         self.events: list[tuple[str, Json]] = []
         """Every invocation: the function and its event."""
+        self.order = 0
+        """Which of its `orders` the lanes of every invocation are run in."""
+        self.lanes: set[tuple[str, int]] = set()
+        """Functions that had work in lanes, and how many those were."""
+        self.parted = 0
+        """The last invocation that had several lanes."""
 
     # --- one invocation ---------------------------------------------------------------------------
 
@@ -224,6 +245,14 @@ class Line:
             return handlers()[function](event, context(lambda: deadline_ms - self.now_ms))
         finally:
             self.function = ""
+
+    def order_of(self, lanes: int) -> Sequence[int]:
+        """The order in which the invocation that runs now is to run its lanes."""
+        self.lanes.add((self.function, lanes))
+        if lanes > 1:
+            self.parted = self.invocations
+        known = orders(lanes)
+        return known[self.order % len(known)]
 
     # --- who calls --------------------------------------------------------------------------------
 
@@ -330,6 +359,7 @@ class Line:
         self.calls.clear()
         self.sent.clear()
         self.events.clear()
+        self.lanes.clear()
         for bus in self.account.events.buses.values():
             bus.events.clear()
 
@@ -347,6 +377,7 @@ class Line:
             self.now_ms, read, paused, self.invocations = kept
             self.read, self.paused = Counter(read), set(paused)
             self.step, self.base, self.befallen = proceed, proceed, False
+            self.order, self.parted = 0, 0
             own: Any = (self.calls, self.sent, self.events, self.alarms)
             for list_, was in zip(own, lists, strict=True):
                 list_[:] = was
@@ -371,7 +402,7 @@ def on_line() -> Iterator[Line]:
             telemetry.logger, "critical", lambda message, **_: line.alarms.append(message)
         )
         for module in (accept, watch, consumer):
-            patch.setattr(module, "ThreadPoolExecutor", InOrder)
+            patch.setattr(module, "ThreadPoolExecutor", OneByOne)
         try:
             yield line
         finally:

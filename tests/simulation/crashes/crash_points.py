@@ -13,7 +13,8 @@ from botocore.exceptions import ReadTimeoutError
 
 from tests.fakes.promises import OPEN
 from tests.simulation.cloud.errors import AwsError, Json
-from tests.simulation.crashes.line import Call, Killed, Line, Proceed, on_line, orders
+from tests.simulation.cloud.machine import Killed
+from tests.simulation.crashes.line import Call, Line, Proceed, on_line, orders
 from tests.simulation.crashes.outcomes import Outcome, check_books, outcome
 from tests.simulation.crashes.stories import Act, Story
 from wallet_ledger.aws import items

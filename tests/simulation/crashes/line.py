@@ -10,26 +10,25 @@ import json
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import PurePath
-from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
-from ingest import accept
 from tests.simulation.cloud.account import Account
+from tests.simulation.cloud.clients import made_with
 from tests.simulation.cloud.functions import Handler, context, import_handlers
 from tests.simulation.cloud.hook import Hook
+from tests.simulation.cloud.machine import Killed, Lane, running_on
 from tests.simulation.cloud.patterns import matches
 from tests.simulation.cloud.sqs import Queue
 from tests.simulation.cloud.stack import EventSource, Stack
 from tests.simulation.crashes.snapshots import Restore, snapshot
-from triage import watch
-from wallet_ledger import clock, consumer, telemetry
+from wallet_ledger import telemetry
 
 START_MS = 1_767_225_600_000
 """The first moment of 2026."""
@@ -41,10 +40,6 @@ LATENCY_BUDGET_MS = "30"
 """Less patience than the template's: what repeats itself within one invocation repeats less."""
 
 type Json = dict[str, Any]
-
-
-class Killed(BaseException):
-    """The process ends here; nothing catches it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,35 +105,6 @@ def orders(lanes: int) -> Sequence[Sequence[int]]:
     return list(itertools.permutations(forward))
 
 
-class OneByOne:
-    """As much of `ThreadPoolExecutor` as the functions use, one piece of work after the other."""
-
-    def __init__(self, max_workers: int) -> None:
-        self._max_workers = max_workers
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def map[Item, Result](
-        self, work: Callable[[Item], Result], items: Iterable[Item]
-    ) -> Iterator[Result]:
-        """The results in order; like threads, all are worked on, whatever one of them raises."""
-        lanes = list(items)
-        results: dict[int, Result] = {}
-        raised: dict[int, Exception] = {}
-        for number in _lines[-1].order_of(len(lanes)):
-            try:
-                results[number] = work(lanes[number])
-            except Exception as error:
-                raised[number] = error
-        if raised:
-            raise raised[min(raised)]
-        return iter([results[number] for number in range(len(lanes))])
-
-
 _lines: "list[Line]" = []
 """The line that runs now, last."""
 
@@ -166,20 +132,18 @@ def stack() -> Stack:
     return made
 
 
-class _Clients(Hook):
-    """Clients without what takes long and does nothing here: saying who they are."""
-
-    def attach(self, client: Any) -> None:
-        super().attach(client)
-        make = client._make_api_call
-        client._make_api_call = lambda *asked: _lines[-1].around(partial(make, *asked))
-        client._user_agent_creator = SimpleNamespace(to_string=lambda: "simulated")
+def _attach(client: Any, _attempts: int) -> None:
+    """The line that runs now stands behind the client, and before it."""
+    Hook(_answer).attach(client)
+    make = client._make_api_call
+    client._make_api_call = lambda *asked: _lines[-1].around(partial(make, *asked))
 
 
 @cache
 def handlers() -> dict[str, Handler]:
     """The functions, imported once."""
-    return import_handlers(_Clients(_answer), stack())
+    with made_with(_attach):
+        return import_handlers(stack().functions.values())
 
 
 class Line:
@@ -246,13 +210,24 @@ class Line:
         finally:
             self.function = ""
 
-    def order_of(self, lanes: int) -> Sequence[int]:
-        """The order in which the invocation that runs now is to run its lanes."""
-        self.lanes.add((self.function, lanes))
-        if lanes > 1:
+    # --- its machine ------------------------------------------------------------------------------
+
+    def time_ns(self) -> int:
+        """Nanoseconds since the epoch."""
+        return self.now_ms * 1_000_000
+
+    def sleep(self, seconds: float) -> None:
+        """A pause takes simulated time only, at least a millisecond."""
+        self.now_ms += max(1, round(seconds * 1000))
+
+    def work_on(self, lanes: Sequence[Lane], _workers: int) -> None:
+        """One lane after the other, in the order that is tried now."""
+        self.lanes.add((self.function, len(lanes)))
+        if len(lanes) > 1:
             self.parted = self.invocations
-        known = orders(lanes)
-        return known[self.order % len(known)]
+        known = orders(len(lanes))
+        for number in known[self.order % len(known)]:
+            lanes[number]()
 
     # --- who calls --------------------------------------------------------------------------------
 
@@ -391,30 +366,17 @@ def on_line() -> Iterator[Line]:
     """A fresh line, to which clients, clocks, thread pools and random numbers lead meanwhile."""
     handlers()
     line = Line()
-    time = SimpleNamespace(time_ns=lambda: line.now_ms * 1_000_000, sleep=line_sleep(line))
     drawn, level = random.getstate(), telemetry.logger._logger.level
     random.seed(6)
     telemetry.logger.setLevel("CRITICAL")  # what is said of each call is not looked at
     _lines.append(line)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(clock, "time", time)
+    with pytest.MonkeyPatch.context() as patch, running_on(line):
         patch.setattr(
             telemetry.logger, "critical", lambda message, **_: line.alarms.append(message)
         )
-        for module in (accept, watch, consumer):
-            patch.setattr(module, "ThreadPoolExecutor", OneByOne)
         try:
             yield line
         finally:
             _lines.pop()
             telemetry.logger.setLevel(level)
             random.setstate(drawn)
-
-
-def line_sleep(line: Line) -> Callable[[float], None]:
-    """A pause takes simulated time only, at least a millisecond."""
-
-    def sleep(seconds: float) -> None:
-        line.now_ms += max(1, round(seconds * 1000))
-
-    return sleep

@@ -8,6 +8,7 @@ from botocore.exceptions import ClientError
 
 from tests.simulation.cloud.account import Account
 from tests.simulation.cloud.bus import Delivery, EventBridge
+from tests.simulation.cloud.delivery import wanted
 from tests.simulation.cloud.errors import AwsError, Unsupported
 from tests.simulation.cloud.hook import Hook
 from tests.simulation.cloud.patterns import matches
@@ -55,9 +56,10 @@ def test_only_what_a_function_wants_of_a_stream_passes_its_filters(account: Acco
     def passes(table: str, event: str, **keys: str) -> bool:
         named = {name: {"S": value} for name, value in keys.items()}
         record = {"eventName": event, "dynamodb": {"Keys": named}}
-        return any(matches(each, record) for each in of_tables[table].filters)
+        return wanted(of_tables[table], record)
 
     assert of_tables["OfflineTxTable"].filters == ()
+    assert passes("OfflineTxTable", "REMOVE", idempotencyKey="K-1")
     assert passes("WalletLedgerTable", "INSERT", txId="credit#till#C-1")
     assert not passes("WalletLedgerTable", "INSERT", txId="debit#AG-1#K-1")
     assert not passes("WalletLedgerTable", "MODIFY", txId="credit#till#C-1")

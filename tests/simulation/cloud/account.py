@@ -9,7 +9,8 @@ from tests.simulation.cloud.bus import Delivery, EventBridge, Rule, Target, as_m
 from tests.simulation.cloud.dynamodb import DynamoDB
 from tests.simulation.cloud.errors import Json, Unsupported
 from tests.simulation.cloud.hook import Hook
-from tests.simulation.cloud.sqs import Queue, Sqs
+from tests.simulation.cloud.queues import Queue
+from tests.simulation.cloud.sqs import Sqs
 from tests.simulation.cloud.stack import Stack
 from tests.simulation.cloud.tables import Table
 

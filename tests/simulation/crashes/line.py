@@ -21,11 +21,11 @@ import pytest
 
 from tests.simulation.cloud.account import Account
 from tests.simulation.cloud.clients import made_with
+from tests.simulation.cloud.delivery import Batch, named_in, wanted
 from tests.simulation.cloud.functions import Handler, context, import_handlers
 from tests.simulation.cloud.hook import Hook
 from tests.simulation.cloud.machine import Killed, Lane, running_on
-from tests.simulation.cloud.patterns import matches
-from tests.simulation.cloud.sqs import Queue
+from tests.simulation.cloud.queues import Queue
 from tests.simulation.cloud.stack import EventSource, Stack
 from tests.simulation.crashes.snapshots import Restore, snapshot
 from wallet_ledger import telemetry
@@ -36,6 +36,7 @@ DELIVERIES_MAX = 400
 """Of one wait until nothing is left: far above what any story takes."""
 SOON_MS = 1_000
 """How long whoever was not answered waits before asking again, a stream's reader included."""
+NONSENSE = "Lambda would take the whole batch for failed"
 LATENCY_BUDGET_MS = "30"
 """Less patience than the template's: what repeats itself within one invocation repeats less."""
 
@@ -290,26 +291,22 @@ class Line:
         taken = queue.receive(mapping.batch_size)
         if not taken:
             return len(queue.messages) < before  # moved to its dead-letter queue
-        handles = {each.message_id: str(each.handle) for each in taken}
-        event = {"Records": [queue.record(each) for each in taken]}
+        batch = Batch(queue, taken)
         try:
-            answer = self.invoke(mapping.function, event)
+            answer = self.invoke(mapping.function, batch.event)
         except (Killed, telemetry.HandlerFailed):
             return True  # they come again when they are visible again
-        again = {each["itemIdentifier"] for each in answer["batchItemFailures"]}
-        assert again <= handles.keys(), "Lambda would take the whole batch for failed"
-        for message_id in handles.keys() - again:
-            queue.delete(handles[message_id])
+        assert named_in(answer) <= {each.message_id for each in taken}, NONSENSE
+        batch.delete(batch.done(answer))
         return True
 
     def _read(self, mapping: EventSource) -> bool:
         stream = self.account.tables[mapping.source].stream
+        done = self.read[mapping.source]
         waiting = [
             (place, record)
-            for place, record in enumerate(
-                stream[self.read[mapping.source] :], self.read[mapping.source]
-            )
-            if not mapping.filters or any(matches(each, record) for each in mapping.filters)
+            for place, record in enumerate(stream[done:], done)
+            if wanted(mapping, record)
         ][: mapping.batch_size]
         if not waiting:
             self.read[mapping.source] = len(stream)
@@ -319,9 +316,9 @@ class Line:
         except (Killed, telemetry.HandlerFailed):
             self.now_ms += SOON_MS
             return True
-        stops = {each["itemIdentifier"] for each in answer["batchItemFailures"]}
+        stops = named_in(answer)
         places = {record["dynamodb"]["SequenceNumber"]: place for place, record in waiting}
-        assert stops <= places.keys(), "Lambda would take the whole batch for failed"
+        assert stops <= places.keys(), NONSENSE
         if stops:
             self.now_ms += SOON_MS
         self.read[mapping.source] = min(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tests.simulation.cloud.account import Account
-from tests.simulation.cloud.sqs import Message, Queue
+from tests.simulation.cloud.queues import Message, Queue
 from tests.simulation.cloud.tables import Table
 
 type Restore = Callable[[], None]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.cloud.patterns import matches
+from tests.simulation.cloud.delivery import named_in, wanted
 from tests.simulation.cloud.stack import EventSource
 from tests.simulation.histories.faults import DAY_MS
 from tests.simulation.histories.plan import Fault
@@ -44,7 +44,7 @@ class StreamSource:
     def take(self, records: Sequence[Record]) -> None:
         """What was committed just now; a filter drops what nobody wants."""
         for record in records:
-            if self.mapped.filters and not any(matches(f, record) for f in self.mapped.filters):
+            if not wanted(self.mapped, record):
                 continue
             keys = record["dynamodb"]["Keys"]
             first = next(iter(keys.values()))["S"]
@@ -130,9 +130,9 @@ class StreamSource:
         """How many records from the first on are done, and whether any is not."""
         if run.given_up or run.result is None:
             return 0, True
-        named = [each["itemIdentifier"] for each in run.result["batchItemFailures"]]
+        named = named_in(run.result)
         if not named:
             return len(batch), False
-        if not set(named) <= set(batch):
+        if not named <= set(batch):
             return 0, True
         return min(batch.index(each) for each in named), True

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from tests.simulation.cloud.dynamodb import items_in
+from tests.simulation.cloud.dynamodb.requests import items_in
 from tests.simulation.cloud.errors import AwsError, Json
 from tests.simulation.cloud.values import item_as_python
 

@@ -78,10 +78,7 @@ class Account:
         return queue
 
     def _rule(self, name: str, members: Json) -> None:
-        targets = {
-            each["Id"]: Target(each["Arn"], each.get("DeadLetterConfig", {}).get("Arn"))
-            for each in members["Targets"]
-        }
+        targets = {each["Id"]: Target(each["Arn"]) for each in members["Targets"]}
         rule = Rule(name, members["EventPattern"], targets)
         self.events.buses[members["EventBusName"]].rules[name] = rule
 

@@ -320,9 +320,10 @@ MOMENTS: dict[str, Moment] = {
             not_deleted("RefundDlqQueue"),
             give_back("R-1"),
             *LATER,
+            give_back("R-2", 10),
         ),
         (
-            *map(messages, ("RefundQueue", "RefundDlqQueue")),
+            *map(messages, ("RefundQueue", "RefundDlqQueue", "InboxQueue")),
             wants_back("A-1", 30),
             *DESK,
             clock("sweep"),
@@ -340,7 +341,11 @@ MOMENTS: dict[str, Moment] = {
             give_back("R-1"),
             *LATER,
         ),
-        (*map(messages, ("TxQueue", "TxDlqQueue", "RefundQueue")), *DESK),
+        (
+            *map(messages, ("TxQueue", "TxDlqQueue", "RefundQueue", "InboxQueue")),
+            *DESK,
+            stream("OfflineTxTable"),
+        ),
     ),
     "too old": Moment(
         (

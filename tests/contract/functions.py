@@ -1,12 +1,9 @@
 """The functions as they are wired, on an engine; and what befalls one of their calls."""
 
-import importlib
 import itertools
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from types import SimpleNamespace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from botocore.awsrequest import AWSResponse
@@ -14,19 +11,11 @@ from botocore.awsrequest import AWSResponse
 from tests.engine import Aws, Tables
 from tests.fakes.scripted import Crash
 from tests.fakes.wire import Answer, Sent, Wire, through
+from tests.simulation.cloud.functions import Handler, context, import_handlers
+from tests.simulation.cloud.stack import Function, Stack
 
-HANDLERS = {
-    "ingest": "ingest.handler",
-    "ingest-bus": "ingest.bus_handler",
-    "relay": "relay.handler",
-    "sweep": "relay.sweep_handler",
-    "reconcile": "reconcile.handler",
-    "refund": "refund.handler",
-    "triage": "triage.handler",
-    "triage-desk": "triage.desk_handler",
-}
-
-type Handler = Callable[[dict[str, Any], Any], Any]
+HANDLERS = Stack().functions
+"""What the template says of each function, by its name."""
 
 
 @dataclass
@@ -45,20 +34,17 @@ class Functions:
 
     def invoke(self, name: str, event: dict[str, Any]) -> Any:
         """As Lambda does, with ten seconds to go."""
-        context = SimpleNamespace(
-            aws_request_id="request", get_remaining_time_in_millis=lambda: 10_000
-        )
-        return self.handlers[name](event, context)
+        return self.handlers[name](event, context(lambda: 10_000))
 
 
 def wire_up(aws: Aws) -> Functions:
-    """Import each handler afresh with the environment that the template gives it."""
+    """Import each handler with the environment that the template gives it, but on this engine."""
     tables, letters_table = aws.tables(), aws.dead_letters()
     names = ("TxQueue", "RefundQueue", "FailedTxQueue", "DeliveryFailuresQueue", "InboxQueue")
     queues = {name: aws.queue(name) for name in names}
     functions = Functions(aws, tables, letters_table, queues, aws.bus(), queues["InboxQueue"])
     _listen(functions)
-    environment = {
+    on_engine = {
         "OFFLINE_TX_TABLE": tables.offline_tx,
         "WALLET_LEDGER_TABLE": tables.wallet_ledger,
         "DEAD_LETTERS_TABLE": letters_table,
@@ -68,22 +54,17 @@ def wire_up(aws: Aws) -> Functions:
         "FAILED_TX_QUEUE_URL": queues["FailedTxQueue"],
         "DELIVERY_FAILURES_URL": queues["DeliveryFailuresQueue"],
         "EVENT_BUS_NAME": functions.bus,
-        "CURRENCY": "KES",
-        "DEFAULT_REGION": "KE",
-        "OPEN_DAYS": "7",
-        "RETENTION_DAYS": "0",
-        "LETTER_RETENTION_DAYS": "30",
-        "SWEEP_BACKLOG_MAX": "1000",
-        "SWEEP_ROWS_MAX": "500",
         "LATENCY_BUDGET_MS": "20",
-        "RECEIVES_MAX": "10",
     }
-    with aws.reached(**environment):
-        for name, module in HANDLERS.items():
-            sys.modules.pop(module, None)
-            functions.handlers[name] = importlib.import_module(module).handle
-            del sys.modules[module]
+    with aws.reached():
+        functions.handlers = import_handlers(_on(on_engine, each) for each in HANDLERS.values())
     return functions
+
+
+def _on(engine: Mapping[str, str], function: Function) -> Function:
+    """The function with those of its variables that the engine decides."""
+    mine = {name: engine.get(name, value) for name, value in function.environment.items()}
+    return replace(function, environment=mine)
 
 
 def _listen(functions: Functions) -> None:

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from tests.simulation.cloud.errors import AwsError, Unsupported
-from tests.simulation.cloud.sqs import Queue, Sqs
+from tests.simulation.cloud.queues import Queue
+from tests.simulation.cloud.sqs import Sqs
 
 START_MS = 1_760_000_000_000
 MINUTE_MS = 60_000

@@ -9,7 +9,8 @@ from tests.simulation.cloud.bus import Delivery, EventBridge, Rule, Target, as_m
 from tests.simulation.cloud.dynamodb import DynamoDB
 from tests.simulation.cloud.errors import Json, Unsupported
 from tests.simulation.cloud.hook import Hook
-from tests.simulation.cloud.sqs import Queue, Sqs
+from tests.simulation.cloud.queues import Queue
+from tests.simulation.cloud.sqs import Sqs
 from tests.simulation.cloud.stack import Stack
 from tests.simulation.cloud.tables import Table
 
@@ -77,10 +78,7 @@ class Account:
         return queue
 
     def _rule(self, name: str, members: Json) -> None:
-        targets = {
-            each["Id"]: Target(each["Arn"], each.get("DeadLetterConfig", {}).get("Arn"))
-            for each in members["Targets"]
-        }
+        targets = {each["Id"]: Target(each["Arn"]) for each in members["Targets"]}
         rule = Rule(name, members["EventPattern"], targets)
         self.events.buses[members["EventBusName"]].rules[name] = rule
 

@@ -17,10 +17,9 @@ CALL_BYTES_MAX = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a rule sends what it matches: a queue's ARN, and one for what cannot be delivered."""
+    """Where a rule sends what it matches: a queue's ARN."""
 
     arn: str
-    dead_letter_arn: str | None = None
 
 
 @dataclass(slots=True)
@@ -92,9 +91,8 @@ class EventBridge:
         _only(body, {"Rule", "EventBusName", "Targets"})
         rule = self._bus(body["EventBusName"]).rules[body["Rule"]]
         for each in body["Targets"]:
-            _only(each, {"Id", "Arn", "DeadLetterConfig"})
-            dead_letters = each.get("DeadLetterConfig", {}).get("Arn")
-            rule.targets[each["Id"]] = Target(each["Arn"], dead_letters)
+            _only(each, {"Id", "Arn"})
+            rule.targets[each["Id"]] = Target(each["Arn"])
         return {"FailedEntryCount": 0, "FailedEntries": []}
 
     def _put_events(self, body: Json) -> Json:

@@ -28,18 +28,18 @@ HTTP_ADDRESS = "https://http.simulated.invalid"
 _SERVICES = {"DynamoDB_20120810": "dynamodb", "AmazonSQS": "sqs", "AWSEvents": "events"}
 
 
+type Attach = Callable[[Any, int], None]
+"""Is given a client that was just made, and how many attempts botocore has for each call of it."""
+
+
 @contextmanager
-def answered_by(hook: Hook, *, only_at: str | None = None) -> Iterator[None]:
-    """While this lasts, `hook` stands behind every client that our code makes.
+def made_with(attach: Attach) -> Iterator[None]:
+    """While this lasts, every client that our code makes goes through `attach`."""
+    create: Callable[[str, int], Any] = clients._create
 
-    With `only_at`, behind those that are made for that address.
-    """
-    create: Callable[..., Any] = clients._create
-
-    def created(*arguments: Any, **options: Any) -> Any:
-        client = create(*arguments, **options)
-        if only_at is None or client.meta.endpoint_url == only_at:
-            hook.attach(client)
+    def created(service: str, attempts: int = clients.ATTEMPTS) -> Any:
+        client = create(service, attempts)
+        attach(client, attempts)
         return client
 
     with pytest.MonkeyPatch.context() as patch:
@@ -51,7 +51,12 @@ def answered_by(hook: Hook, *, only_at: str | None = None) -> Iterator[None]:
 def simulated() -> Iterator[Aws]:
     """An engine in this process on the machine's own time, for suites that ask for an `Aws`."""
     hook = Hook(Account(SystemClock().now_ms).answer)
-    with answered_by(hook, only_at=ADDRESS):
+
+    def attach(client: Any, _: int) -> None:
+        if client.meta.endpoint_url == ADDRESS:
+            hook.attach(client)
+
+    with made_with(attach):
         yield Aws(ADDRESS)
 
 

@@ -1,31 +1,29 @@
-"""The real handlers, imported once, on whatever account stands behind them at the time."""
+"""The real handlers, imported once, on whatever stands behind their clients at the time."""
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.simulation.cloud.clients import answered_by
-from tests.simulation.cloud.hook import Hook
-from tests.simulation.cloud.stack import Stack
+from tests.simulation.cloud.stack import Function
 
 type Handler = Callable[[dict[str, Any], Any], Any]
 
 
-def import_handlers(hook: Hook, stack: Stack) -> dict[str, Handler]:
-    """`handle` of each function by its name, imported afresh with the template's environment.
+def import_handlers(functions: Iterable[Function]) -> dict[str, Handler]:
+    """`handle` of each function by its name, imported afresh with the function's environment.
 
-    All of their clients are answered by `hook`, whose `answer` may be replaced per history.
+    They make their clients meanwhile: what those speak to is for the caller to arrange.
     """
     handlers: dict[str, Handler] = {}
-    for function in stack.functions.values():
+    for function in functions:
         module, _, name = function.handler.rpartition(".")
-        variables = function.environment | {"AWS_XRAY_SDK_ENABLED": "false"}  # nobody listens here
-        with _environment(variables), answered_by(hook):
+        # Nobody listens for traces here.
+        with _environment(function.environment | {"AWS_XRAY_SDK_ENABLED": "false"}):
             sys.modules.pop(module, None)
             handlers[function.name] = getattr(importlib.import_module(module), name)
             del sys.modules[module]
@@ -38,7 +36,7 @@ def context(remaining_ms: Callable[[], int], request_id: str = "request") -> Sim
 
 
 @contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in variables.items():
             if value:

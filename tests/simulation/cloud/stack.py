@@ -28,8 +28,8 @@ class EventSource:
 
     `source` is the logical id of the queue or of the table, `is_stream` tells which. `filters` are
     patterns of which one must match: a queue's message or a stream's record that matches none is
-    dropped. The last five are a stream's: `retries_max` and `age_s_max` are -1 where there is no
-    limit, `on_failure` is the logical id of a queue.
+    dropped. The last three are a stream's, whose records are tried again until they are too old:
+    `age_s_max` is None where they never are, `on_failure` is the logical id of a queue.
     """
 
     function: str
@@ -37,27 +37,22 @@ class EventSource:
     is_stream: bool
     batch_size: int
     concurrency_max: int | None
-    reports_failures: bool
     filters: tuple[Json, ...]
     bisects: bool
-    retries_max: int
-    age_s_max: int
-    parallelism: int
+    age_s_max: int | None
     on_failure: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A function is called with `event` every `rate_s` seconds; what cannot be goes to a queue.
+    """A function is called with `event` every `rate_s` seconds.
 
-    `retries_max` and `age_s_max` are the scheduler's own, for a call that Lambda does not take.
+    `dead_letters` is the logical id of the queue that is told of a call that Lambda did not take.
     """
 
     function: str
     rate_s: int
     event: Json
-    retries_max: int
-    age_s_max: int
     dead_letters: str | None
 
 
@@ -65,17 +60,14 @@ class Schedule:
 class Function:
     """A function; `handler` is its dotted name, `environment` what it is started with.
 
-    The last three are for asynchronous calls of it that fail.
+    `on_failure` is the logical id of the queue that is told of an asynchronous run that failed.
     """
 
     name: str
     handler: str
     timeout_s: int
-    reserved_concurrency: int | None
     environment: dict[str, str]
-    async_retries_max: int
-    async_age_s_max: int
-    async_on_failure: str | None
+    on_failure: str | None
 
 
 class Stack:
@@ -183,15 +175,16 @@ class Stack:
         }
         name = environment["POWERTOOLS_SERVICE_NAME"]
         asynchronous = resource.get("EventInvokeConfig", {})
+        if int(asynchronous.get("MaximumRetryAttempts", 0)):
+            raise Unsupported("asynchronous runs that are tried again")
+        if "ReservedConcurrentExecutions" in resource:
+            raise Unsupported("reserved concurrency")
         self.functions[name] = Function(
             name=name,
             handler=resource["Handler"],
             timeout_s=int(resource["Timeout"]),
-            reserved_concurrency=_maybe_int(resource.get("ReservedConcurrentExecutions")),
             environment={key: str(value) for key, value in environment.items()},
-            async_retries_max=int(asynchronous.get("MaximumRetryAttempts", 2)),
-            async_age_s_max=int(asynchronous.get("MaximumEventAgeInSeconds", 21_600)),
-            async_on_failure=self._destination(asynchronous),
+            on_failure=self._destination(asynchronous),
         )
         for event in resource.get("Events", {}).values():
             self._read_event(name, event["Type"], event["Properties"])
@@ -211,14 +204,11 @@ class Stack:
         found = re.fullmatch(r"rate\((\d+) minutes?\)", members["Schedule"])
         if found is None:
             raise Unsupported(members["Schedule"])
-        retry = members.get("RetryPolicy", {})
         letters = members.get("DeadLetterConfig", {}).get("Arn")
         return Schedule(
             function=function,
             rate_s=int(found[1]) * 60,
             event=json.loads(members.get("Input", "{}")),
-            retries_max=int(retry.get("MaximumRetryAttempts", 185)),
-            age_s_max=int(retry.get("MaximumEventAgeInSeconds", 86_400)),
             dead_letters=None if letters is None else self.logical_id(letters),
         )
 
@@ -229,6 +219,11 @@ class Stack:
         known |= {"StartingPosition"}
         if not known.issuperset(members):
             raise Unsupported(f"a mapping with {sorted(set(members) - known)}")
+        if members["FunctionResponseTypes"] != ["ReportBatchItemFailures"]:
+            raise Unsupported("a mapping whose function does not say what failed")
+        tries = int(members.get("MaximumRetryAttempts", -1))
+        if tries != -1 or int(members.get("ParallelizationFactor", 1)) != 1:
+            raise Unsupported("a mapping with a limit of tries, or with several batches of a shard")
         filters: Sequence[Json] = members.get("FilterCriteria", {}).get("Filters", ())
         return EventSource(
             function=function,
@@ -236,12 +231,9 @@ class Stack:
             is_stream=is_stream,
             batch_size=int(members.get("BatchSize", 100 if is_stream else 10)),
             concurrency_max=_maybe_int(members.get("ScalingConfig", {}).get("MaximumConcurrency")),
-            reports_failures="ReportBatchItemFailures" in members.get("FunctionResponseTypes", ()),
             filters=tuple(json.loads(each["Pattern"]) for each in filters),
             bisects=bool(members.get("BisectBatchOnFunctionError", False)),
-            retries_max=int(members.get("MaximumRetryAttempts", -1)),
-            age_s_max=int(members.get("MaximumRecordAgeInSeconds", -1)),
-            parallelism=int(members.get("ParallelizationFactor", 1)),
+            age_s_max=_maybe_int(members.get("MaximumRecordAgeInSeconds")),
             on_failure=self._destination(members),
         )
 

@@ -13,7 +13,8 @@ from botocore.exceptions import ReadTimeoutError
 
 from tests.fakes.promises import OPEN
 from tests.simulation.cloud.errors import AwsError, Json
-from tests.simulation.crashes.line import Call, Killed, Line, Proceed, on_line
+from tests.simulation.cloud.machine import Killed
+from tests.simulation.crashes.line import Call, Line, Proceed, on_line, orders
 from tests.simulation.crashes.outcomes import Outcome, check_books, outcome
 from tests.simulation.crashes.stories import Act, Story
 from wallet_ledger.aws import items
@@ -22,22 +23,27 @@ from wallet_ledger.domain.transactions import Status
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A call of a run that nothing befell. `first`: of its invocation."""
+    """A call of a run that nothing befell. `first`: of its invocation; `parted`: in or after lanes.
+
+    What comes before the lanes of an invocation is the same in whatever order they run.
+    """
 
     call: Call
     first: bool
     changed: bool
+    parted: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A call and what befalls it."""
+    """A call and what befalls it, in a run whose lanes are all run in this one of their orders."""
 
     seen: Seen
     fault: str
+    order: int
 
     def __str__(self) -> str:
-        return f"{self.seen.call} {self.seen.call.target}: {self.fault}"
+        return f"{self.seen.call} {self.seen.call.target}: {self.fault} (order {self.order})"
 
 
 def killed_before(at: Call, call: Call, go_on: Proceed) -> Json:
@@ -134,19 +140,20 @@ def watched(line: Line, act: Act) -> list[Seen]:
         try:
             return go_on()
         finally:
-            seen.append(Seen(call, first, state(line) != before))
+            parted = line.parted == call.invocation
+            seen.append(Seen(call, first, state(line) != before, parted))
 
     line.step = step
     act(line)
     return seen
 
 
-def points(seen: list[Seen]) -> Iterator[Point]:
-    """All that can befall these calls."""
+def points(seen: list[Seen], order: int) -> Iterator[Point]:
+    """All that can befall these calls, and that differs from what it is in another order."""
     for each in seen:
         for name, (_, matters) in FAULTS.items():
-            if matters(each):
-                yield Point(each, name)
+            if matters(each) and (order == 0 or each.parted):
+                yield Point(each, name, order)
 
 
 def befallen(line: Line, act: Act, point: Point) -> None:
@@ -164,7 +171,7 @@ def befallen(line: Line, act: Act, point: Point) -> None:
             gone = call.invocation
             raise
 
-    line.step = step
+    line.step, line.order = step, point.order
     act(line)
     assert line.befallen, "the call was not made again"
     # Only what the clock starts says so by raising: it is run again a minute later.
@@ -175,6 +182,7 @@ def befallen(line: Line, act: Act, point: Point) -> None:
 class Tried:
     """What was tried of one story: its calls, how many points of each fault, what was told again.
 
+    `lanes` are the functions that had lanes, how many, and the order that they were run in.
     `differences` are the points after which all did not end as it would have.
     """
 
@@ -182,7 +190,16 @@ class Tried:
     sites: set[tuple[str, int]] = field(default_factory=set)
     points: Counter[str] = field(default_factory=Counter)
     told_again: int = 0
+    lanes: set[tuple[str, int, int]] = field(default_factory=set)
     differences: list[str] = field(default_factory=list)
+
+    def compare(self, what: str, came: Outcome, expected: Outcome, story: Story) -> None:
+        """Note a difference of the one from the other."""
+        is_, was = came.once, expected.once
+        if story.letters_differ:
+            is_, was = is_.without_letters, was.without_letters
+        if is_ != was:
+            self.differences.append(f"{what}\n{is_.differing(was)}")
 
 
 def tried(story: Story) -> Tried:
@@ -192,20 +209,31 @@ def tried(story: Story) -> Tried:
         for act in story.before:
             act(line)
         for act in story.acts:
-            line.forget()
-            begin = line.snapshot()
-            line.sites.clear()
-            seen = watched(line, act)
-            end, expected = line.snapshot(), outcome(line)
-            assert not line.alarms
-            result.calls += [each.call for each in seen]
-            result.sites |= line.sites
-            for point in points(seen):
-                begin()
-                _try(line, act, point, expected, story, result)
-            end()
+            _try_act(line, act, story, result)
         check_all_is_done(line, story)
     return result
+
+
+def _try_act(line: Line, act: Act, story: Story, result: Tried) -> None:
+    """Its lanes in each order that there is, and of each whatever can befall its calls."""
+    line.forget()
+    begin = line.snapshot()
+    line.sites.clear()
+    seen = watched(line, act)
+    end, expected = line.snapshot(), outcome(line)
+    assert not line.alarms
+    result.calls += [each.call for each in seen]
+    result.sites |= line.sites
+    for order in range(max((len(orders(n)) for _, n in line.lanes), default=1)):
+        begin()
+        line.order = order
+        seen = watched(line, act)
+        result.lanes |= {(*lanes, order) for lanes in line.lanes}
+        result.compare(f"order {order}", outcome(line), expected, story)
+        for point in points(seen, order):
+            begin()
+            _try(line, act, point, expected, story, result)
+    end()
 
 
 def check_all_is_done(line: Line, story: Story) -> None:
@@ -228,8 +256,4 @@ def _try(
     came = outcome(line)
     result.points[point.fault] += 1
     result.told_again += came.told_again(expected)
-    is_, was = came.once, expected.once
-    if story.letters_differ:
-        is_, was = is_.without_letters, was.without_letters
-    if is_ != was:
-        result.differences.append(f"{point}\n{is_.differing(was)}")
+    result.compare(str(point), came, expected, story)

@@ -41,6 +41,16 @@ _ACTIONS = {
 }
 
 
+_READS = frozenset(
+    {
+        "dynamodb:GetItem",
+        "dynamodb:Query",
+        "dynamodb:ConditionCheckItem",
+        "sqs:GetQueueAttributes",
+    }
+)
+
+
 def granted() -> set[Grant]:
     """All that the roles of the functions grant, but for what Lambda asks."""
     found: set[Grant] = set()
@@ -56,6 +66,19 @@ def granted() -> set[Grant]:
             if action not in LAMBDA_ASKS and not polls:
                 found.add((name, action, target))
     return found
+
+
+def shared(one: str, other: str) -> set[str]:
+    """Tables, queues and buses that one of two functions may change and the other may use."""
+    written: dict[str, set[str]] = {one: set(), other: set()}
+    touched: dict[str, set[str]] = {one: set(), other: set()}
+    for function, action, target in granted():
+        if function in touched:
+            place = target.partition("/")[0]
+            touched[function].add(place)
+            if action not in _READS:
+                written[function].add(place)
+    return written[one] & touched[other] | written[other] & touched[one]
 
 
 def _statements(policies: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:

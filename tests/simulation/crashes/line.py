@@ -5,30 +5,30 @@ what was not done. Nothing is drawn: the same acts make the same calls, so that 
 its number, and a run can be repeated to any of its calls.
 """
 
+import itertools
 import json
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import PurePath
-from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
-from ingest import accept
 from tests.simulation.cloud.account import Account
+from tests.simulation.cloud.clients import made_with
+from tests.simulation.cloud.delivery import Batch, named_in, wanted
 from tests.simulation.cloud.functions import Handler, context, import_handlers
 from tests.simulation.cloud.hook import Hook
-from tests.simulation.cloud.patterns import matches
-from tests.simulation.cloud.sqs import Queue
+from tests.simulation.cloud.machine import Killed, Lane, running_on
+from tests.simulation.cloud.queues import Queue
 from tests.simulation.cloud.stack import EventSource, Stack
 from tests.simulation.crashes.snapshots import Restore, snapshot
-from triage import watch
-from wallet_ledger import clock, consumer, telemetry
+from wallet_ledger import telemetry
 
 START_MS = 1_767_225_600_000
 """The first moment of 2026."""
@@ -36,14 +36,11 @@ DELIVERIES_MAX = 400
 """Of one wait until nothing is left: far above what any story takes."""
 SOON_MS = 1_000
 """How long whoever was not answered waits before asking again, a stream's reader included."""
+NONSENSE = "Lambda would take the whole batch for failed"
 LATENCY_BUDGET_MS = "30"
 """Less patience than the template's: what repeats itself within one invocation repeats less."""
 
 type Json = dict[str, Any]
-
-
-class Killed(BaseException):
-    """The process ends here; nothing catches it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,32 +93,17 @@ def proceed(_: Call, go_on: Proceed) -> Json:
     return go_on()
 
 
-class InOrder:
-    """As much of `ThreadPoolExecutor` as the functions use, one piece of work after the other."""
+LANES_PERMUTED_MAX = 3
+"""So many lanes are run in every order, more of them forward and backward."""
 
-    def __init__(self, max_workers: int) -> None:
-        self._max_workers = max_workers
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def map[Item, Result](
-        self, work: Callable[[Item], Result], items: Iterable[Item]
-    ) -> Iterator[Result]:
-        """The results in order; like threads, all are worked on, whatever one of them raises."""
-        results: list[Result] = []
-        raised: list[Exception] = []
-        for item in items:
-            try:
-                results.append(work(item))
-            except Exception as error:
-                raised.append(error)
-        if raised:
-            raise raised[0]
-        return iter(results)
+@cache
+def orders(lanes: int) -> Sequence[Sequence[int]]:
+    """The orders in which lanes are run, each in a run of its own; the first is the given one."""
+    forward = range(lanes)
+    if lanes > LANES_PERMUTED_MAX:
+        return forward, forward[::-1]
+    return list(itertools.permutations(forward))
 
 
 _lines: "list[Line]" = []
@@ -151,20 +133,18 @@ def stack() -> Stack:
     return made
 
 
-class _Clients(Hook):
-    """Clients without what takes long and does nothing here: saying who they are."""
-
-    def attach(self, client: Any) -> None:
-        super().attach(client)
-        make = client._make_api_call
-        client._make_api_call = lambda *asked: _lines[-1].around(partial(make, *asked))
-        client._user_agent_creator = SimpleNamespace(to_string=lambda: "simulated")
+def _attach(client: Any, _attempts: int) -> None:
+    """The line that runs now stands behind the client, and before it."""
+    Hook(_answer).attach(client)
+    make = client._make_api_call
+    client._make_api_call = lambda *asked: _lines[-1].around(partial(make, *asked))
 
 
 @cache
 def handlers() -> dict[str, Handler]:
     """The functions, imported once."""
-    return import_handlers(_Clients(_answer), stack())
+    with made_with(_attach):
+        return import_handlers(stack().functions.values())
 
 
 class Line:
@@ -195,6 +175,12 @@ class Line:
         """Whether something has befallen a call: who does not answer is then asked again."""
         self.events: list[tuple[str, Json]] = []
         """Every invocation: the function and its event."""
+        self.order = 0
+        """Which of its `orders` the lanes of every invocation are run in."""
+        self.lanes: set[tuple[str, int]] = set()
+        """Functions that had work in lanes, and how many those were."""
+        self.parted = 0
+        """The last invocation that had several lanes."""
 
     # --- one invocation ---------------------------------------------------------------------------
 
@@ -224,6 +210,25 @@ class Line:
             return handlers()[function](event, context(lambda: deadline_ms - self.now_ms))
         finally:
             self.function = ""
+
+    # --- its machine ------------------------------------------------------------------------------
+
+    def time_ns(self) -> int:
+        """Nanoseconds since the epoch."""
+        return self.now_ms * 1_000_000
+
+    def sleep(self, seconds: float) -> None:
+        """A pause takes simulated time only, at least a millisecond."""
+        self.now_ms += max(1, round(seconds * 1000))
+
+    def work_on(self, lanes: Sequence[Lane], _workers: int) -> None:
+        """One lane after the other, in the order that is tried now."""
+        self.lanes.add((self.function, len(lanes)))
+        if len(lanes) > 1:
+            self.parted = self.invocations
+        known = orders(len(lanes))
+        for number in known[self.order % len(known)]:
+            lanes[number]()
 
     # --- who calls --------------------------------------------------------------------------------
 
@@ -286,26 +291,22 @@ class Line:
         taken = queue.receive(mapping.batch_size)
         if not taken:
             return len(queue.messages) < before  # moved to its dead-letter queue
-        handles = {each.message_id: str(each.handle) for each in taken}
-        event = {"Records": [queue.record(each) for each in taken]}
+        batch = Batch(queue, taken)
         try:
-            answer = self.invoke(mapping.function, event)
+            answer = self.invoke(mapping.function, batch.event)
         except (Killed, telemetry.HandlerFailed):
             return True  # they come again when they are visible again
-        again = {each["itemIdentifier"] for each in answer["batchItemFailures"]}
-        assert again <= handles.keys(), "Lambda would take the whole batch for failed"
-        for message_id in handles.keys() - again:
-            queue.delete(handles[message_id])
+        assert named_in(answer) <= {each.message_id for each in taken}, NONSENSE
+        batch.delete(batch.done(answer))
         return True
 
     def _read(self, mapping: EventSource) -> bool:
         stream = self.account.tables[mapping.source].stream
+        done = self.read[mapping.source]
         waiting = [
             (place, record)
-            for place, record in enumerate(
-                stream[self.read[mapping.source] :], self.read[mapping.source]
-            )
-            if not mapping.filters or any(matches(each, record) for each in mapping.filters)
+            for place, record in enumerate(stream[done:], done)
+            if wanted(mapping, record)
         ][: mapping.batch_size]
         if not waiting:
             self.read[mapping.source] = len(stream)
@@ -315,9 +316,9 @@ class Line:
         except (Killed, telemetry.HandlerFailed):
             self.now_ms += SOON_MS
             return True
-        stops = {each["itemIdentifier"] for each in answer["batchItemFailures"]}
+        stops = named_in(answer)
         places = {record["dynamodb"]["SequenceNumber"]: place for place, record in waiting}
-        assert stops <= places.keys(), "Lambda would take the whole batch for failed"
+        assert stops <= places.keys(), NONSENSE
         if stops:
             self.now_ms += SOON_MS
         self.read[mapping.source] = min(
@@ -330,6 +331,7 @@ class Line:
         self.calls.clear()
         self.sent.clear()
         self.events.clear()
+        self.lanes.clear()
         for bus in self.account.events.buses.values():
             bus.events.clear()
 
@@ -347,6 +349,7 @@ class Line:
             self.now_ms, read, paused, self.invocations = kept
             self.read, self.paused = Counter(read), set(paused)
             self.step, self.base, self.befallen = proceed, proceed, False
+            self.order, self.parted = 0, 0
             own: Any = (self.calls, self.sent, self.events, self.alarms)
             for list_, was in zip(own, lists, strict=True):
                 list_[:] = was
@@ -360,30 +363,17 @@ def on_line() -> Iterator[Line]:
     """A fresh line, to which clients, clocks, thread pools and random numbers lead meanwhile."""
     handlers()
     line = Line()
-    time = SimpleNamespace(time_ns=lambda: line.now_ms * 1_000_000, sleep=line_sleep(line))
     drawn, level = random.getstate(), telemetry.logger._logger.level
     random.seed(6)
     telemetry.logger.setLevel("CRITICAL")  # what is said of each call is not looked at
     _lines.append(line)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(clock, "time", time)
+    with pytest.MonkeyPatch.context() as patch, running_on(line):
         patch.setattr(
             telemetry.logger, "critical", lambda message, **_: line.alarms.append(message)
         )
-        for module in (accept, watch, consumer):
-            patch.setattr(module, "ThreadPoolExecutor", InOrder)
         try:
             yield line
         finally:
             _lines.pop()
             telemetry.logger.setLevel(level)
             random.setstate(drawn)
-
-
-def line_sleep(line: Line) -> Callable[[float], None]:
-    """A pause takes simulated time only, at least a millisecond."""
-
-    def sleep(seconds: float) -> None:
-        line.now_ms += max(1, round(seconds * 1000))
-
-    return sleep

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from relay import sweep
+from tests.simulation.cloud.delivery import Batch
 from tests.simulation.crashes.line import Json, Line, stack
 from tests.simulation.crashes.pairs import Process
 from tests.simulation.crashes.stories import (
@@ -63,15 +64,13 @@ def messages(source: str) -> Make:
         queue = line.account.queues[source]
         made = []
         for message in queue.receive(10):
-            handle = str(message.handle)
+            batch = Batch(queue, [message])
 
-            def ended(line: Line, answer: Any, handle: str = handle) -> None:
-                if answer is not None and not answer["batchItemFailures"]:
-                    line.account.queues[source].delete(handle)
+            def ended(_: Line, answer: Any, batch: Batch = batch) -> None:
+                batch.delete(batch.done(answer))
 
-            event = {"Records": [queue.record(message)]}
             name = f"{mapping.function}: {_shown(message.body)}"
-            process = Process(name, mapping.function, event, ended, _never, lambda _: None)
+            process = Process(name, mapping.function, batch.event, ended, _never, lambda _: None)
             made.append(process)
         assert made, f"nothing is in {source}"
         return made
@@ -170,7 +169,7 @@ def not_deleted(source: str) -> Act:
         queue = line.account.queues[source]
         taken = queue.receive(mapping.batch_size)
         assert taken, f"nothing is in {source}"
-        answer = line.invoke(mapping.function, {"Records": [queue.record(m) for m in taken]})
+        answer = line.invoke(mapping.function, Batch(queue, taken).event)
         assert not answer["batchItemFailures"]
         line.now_ms = queue.next_visible_ms() or line.now_ms
         line.settle()
@@ -321,9 +320,10 @@ MOMENTS: dict[str, Moment] = {
             not_deleted("RefundDlqQueue"),
             give_back("R-1"),
             *LATER,
+            give_back("R-2", 10),
         ),
         (
-            *map(messages, ("RefundQueue", "RefundDlqQueue")),
+            *map(messages, ("RefundQueue", "RefundDlqQueue", "InboxQueue")),
             wants_back("A-1", 30),
             *DESK,
             clock("sweep"),
@@ -341,7 +341,11 @@ MOMENTS: dict[str, Moment] = {
             give_back("R-1"),
             *LATER,
         ),
-        (*map(messages, ("TxQueue", "TxDlqQueue", "RefundQueue")), *DESK),
+        (
+            *map(messages, ("TxQueue", "TxDlqQueue", "RefundQueue", "InboxQueue")),
+            *DESK,
+            stream("OfflineTxTable"),
+        ),
     ),
     "too old": Moment(
         (

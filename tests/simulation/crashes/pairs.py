@@ -295,9 +295,13 @@ def contents(line: Line) -> tuple[str, ...]:
 
 @dataclass
 class Met:
-    """What came of all pairs of one moment. `apart`: pairs that cannot meet, of any schedule."""
+    """What came of all pairs of one moment. `apart`: pairs that cannot meet, of any schedule.
 
-    functions: set[frozenset[str]] = field(default_factory=set)
+    `due` are the functions of all pairs, `interleaved` of those whose schedules were all tried.
+    """
+
+    due: set[frozenset[str]] = field(default_factory=set)
+    interleaved: set[frozenset[str]] = field(default_factory=set)
     pairs: int = 0
     apart: int = 0
     states: int = 0
@@ -313,13 +317,15 @@ def meet(line: Line, due: Sequence[Process], *, also_apart: bool = False) -> Met
     result = Met()
     for one, other in itertools.combinations_with_replacement(range(len(due)), 2):
         pair = (due[one], due[other])
-        result.functions.add(frozenset(each.function for each in pair))
+        functions = frozenset(each.function for each in pair)
+        result.due.add(functions)
         if not prints[one].meets(prints[other]):
             result.apart += 1
             if not also_apart:
                 continue
         explored = Pair(line, start, pair).explore()
         result.pairs += 1
+        result.interleaved.add(functions)
         result.states += explored.states
         result.schedules += explored.schedules
         names = " and ".join(each.name for each in pair)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tests.simulation.cloud.account import Account
-from tests.simulation.cloud.sqs import Message, Queue
+from tests.simulation.cloud.queues import Message, Queue
 from tests.simulation.cloud.tables import Table
 
 type Restore = Callable[[], None]
@@ -19,7 +19,7 @@ def snapshot(account: Account) -> Restore:
     parts = [_table(each) for each in account.dynamodb.tables.values()]
     parts += [_queue(each) for each in account.sqs.queues.values()]
     parts += [_counters(account)]
-    tokens = dict(account.dynamodb._tokens)
+    tokens = dict(account.dynamodb.tokens)
     heard = {name: list(bus.events) for name, bus in account.events.buses.items()}
 
     def restore() -> None:
@@ -27,8 +27,8 @@ def snapshot(account: Account) -> Restore:
             part()
         for name, events in heard.items():
             account.events.buses[name].events[:] = events
-        account.dynamodb._tokens.clear()
-        account.dynamodb._tokens.update(tokens)
+        account.dynamodb.tokens.clear()
+        account.dynamodb.tokens.update(tokens)
 
     return restore
 
@@ -79,12 +79,12 @@ def _queue(queue: Queue) -> Restore:
 
 def _counters(account: Account) -> Restore:
     """Numbers go on from where they were, so that a run is repeated to the letter."""
-    written = next(account.dynamodb._numbers)
+    written = next(account.dynamodb.numbers)
     sent = next(account.sqs.numbers)
     heard = next(account.events._numbers)
 
     def restore() -> None:
-        account.dynamodb._numbers = itertools.count(written)
+        account.dynamodb.numbers = itertools.count(written)
         account.sqs.numbers = itertools.count(sent)
         account.events._numbers = itertools.count(heard)
 

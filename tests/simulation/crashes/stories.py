@@ -16,7 +16,7 @@ from wallet_ledger.aws import items
 type Json = dict[str, Any]
 type Act = Callable[[Line], None]
 
-PHONE, OTHER_PHONE = "254712345678", "254711111111"
+PHONE, OTHER_PHONE, THIRD_PHONE = "254712345678", "254711111111", "254722222222"
 AGENT = "AG-1"
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 
@@ -76,16 +76,10 @@ def submit(key: str = "K-1", amount: int = 100, phone: str = PHONE) -> Act:
     )
 
 
-def submit_batch(line: Line) -> None:
-    """Two wallets, one of them twice, a key that comes again, one that is not what it was."""
-    batch = [
-        transaction("K-1", 60),
-        transaction("K-2", 30, OTHER_PHONE),
-        transaction("K-3", 60),
-        transaction("K-1", 60),
-        transaction("K-2", 31, OTHER_PHONE),
-    ]
-    ask(line, http("POST", "/tx/offline/batch", {"transactions": batch}))
+def submit_batch(*transactions: Json) -> Act:
+    """Several debits in one request."""
+    body = {"transactions": list(transactions)}
+    return lambda line: _none(ask(line, http("POST", "/tx/offline/batch", body)))
 
 
 def look_up(line: Line) -> None:
@@ -289,13 +283,44 @@ def _contended(answer: Json) -> bool:
 FUNDED = (credit(),)
 SETTLED = (credit(), submit())
 BOTH_SETTLED = (*SETTLED, credit("C-1", 100, OTHER_PHONE), submit("K-2", 100, OTHER_PHONE))
+THREE_FUNDED = (credit(), credit("C-1", 100, OTHER_PHONE), credit("C-2", 20, THIRD_PHONE))
+THREE_DEBITS = (
+    transaction("K-1", 60),
+    transaction("K-2", 30, OTHER_PHONE),
+    transaction("K-3", 21, THIRD_PHONE),
+)
+"""Of which the last is too much."""
 GIVEN_UP = (credit(), pause("TxQueue"), submit(), credit("C-1", 5), given_up("TxQueue"))
 
 STORIES: dict[str, Story] = {
     "a wallet is opened by money": Story((), (credit(),)),
     "a debit, and what it became": Story(FUNDED, (submit(), look_up)),
     "a debit that is too much": Story(FUNDED, (submit(amount=151),)),
-    "a batch of two wallets": Story((credit(), credit("C-1", 100, OTHER_PHONE)), (submit_batch,)),
+    # One of the wallets twice, a key that comes again, and one that is not what it was.
+    "a batch of two wallets": Story(
+        (credit(), credit("C-1", 100, OTHER_PHONE)),
+        (
+            submit_batch(
+                transaction("K-1", 60),
+                transaction("K-2", 30, OTHER_PHONE),
+                transaction("K-3", 60),
+                transaction("K-1", 60),
+                transaction("K-2", 31, OTHER_PHONE),
+            ),
+        ),
+    ),
+    "three wallets at once": Story(
+        THREE_FUNDED,
+        (
+            together(submit_batch(*THREE_DEBITS), paused=["TxQueue"]),
+            together(
+                give_back("R-1", 10),
+                give_back("R-2", None, "K-2", OTHER_PHONE),
+                give_back("R-3", None, "K-3", THIRD_PHONE),
+                paused=["RefundQueue"],
+            ),
+        ),
+    ),
     "cancelled in time": Story((credit(), pause("TxQueue"), submit()), (want_back("R-1"), go_on)),
     "cancelled by the back office": Story(
         (credit(), pause("TxQueue"), submit()), (give_back("R-1"), go_on)
@@ -362,6 +387,16 @@ STORIES: dict[str, Story] = {
     ),
     "given up by its queue, and sent again by the clock": Story(
         (credit(), pause("TxQueue"), submit(), given_up("TxQueue")), (go_on, look_again)
+    ),
+    "three given up, and sent again by the clock": Story(
+        (
+            *THREE_FUNDED,
+            pause("TxQueue"),
+            submit_batch(*THREE_DEBITS),
+            given_up("TxQueue"),
+            go_on,
+        ),
+        (look_again,),
     ),
     "sent again by a person": Story(
         (*GIVEN_UP, go_on),

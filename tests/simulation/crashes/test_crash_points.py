@@ -59,6 +59,14 @@ def test_every_line_of_ours_that_calls_a_client_is_tried(known: dict[str, Tried]
     assert not untried
 
 
+def test_whoever_works_in_lanes_does_so_in_every_order_of_three(known: dict[str, Tried]) -> None:
+    lanes = set().union(*(of(name, known).lanes for name in STORIES))
+    working = {function for function, _, _ in lanes}
+
+    assert working == {"ingest", "reconcile", "refund", "triage-desk"}
+    assert lanes >= {(function, 3, order) for function in working for order in range(6)}
+
+
 def test_every_handler_is_driven(known: dict[str, Tried]) -> None:
     found = {
         f"{path.parent.name}.{path.stem}.handle"

@@ -4,9 +4,11 @@ The functions are the real ones on the real adapters, and stopped at each of the
 """
 
 import itertools
+from collections.abc import Mapping
 
 import pytest
 
+from tests.simulation.crashes.grants import shared
 from tests.simulation.crashes.line import on_line, stack
 from tests.simulation.crashes.meetings import MOMENTS, Moment, few_shards
 from tests.simulation.crashes.pairs import Met, meet
@@ -48,10 +50,31 @@ def test_any_two_that_meet_end_as_one_after_the_other_would(
 
 
 def test_every_two_functions_are_due_at_one_moment(known: dict[str, Met]) -> None:
-    functions = set().union(*(of(name, known).functions for name in MOMENTS))
+    due = set().union(*(of(name, known).due for name in MOMENTS))
 
     every_two = itertools.combinations_with_replacement(stack().functions, 2)
-    assert functions == {frozenset(two) for two in every_two}
+    assert due == {frozenset(two) for two in every_two}
+
+
+APART: Mapping[tuple[str, str], set[str]] = {
+    ("ingest", "ingest-bus"): set(),
+    ("ingest", "relay"): set(),
+    ("ingest-bus", "triage"): set(),
+    ("relay", "triage"): set(),
+    ("refund", "relay"): {"DeliveryFailuresQueue"},
+}
+"""Pairs of which no schedule is tried, since at no moment the two touch anything in common; and
+what their roles let them share: nothing, or a queue to which both send what they cannot read."""
+
+
+def test_no_two_are_left_out_but_those_whose_roles_share_at_most_a_queue(
+    known: dict[str, Met],
+) -> None:
+    due = set().union(*(of(name, known).due for name in MOMENTS))
+    interleaved = set().union(*(of(name, known).interleaved for name in MOMENTS))
+
+    assert due - interleaved == {frozenset(two) for two in APART}
+    assert {two: shared(*two) for two in APART} == APART
 
 
 def test_those_that_touch_nothing_in_common_end_alike_all_the_same() -> None:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from tests.simulation.histories.world import Action, World
 
 MINUTE_MS = 60_000
-FAILURES = "DeliveryFailuresQueue"
 
 
 class Source(Protocol):
@@ -85,7 +84,7 @@ class Delivery:
 
     def can_wait(self) -> bool:
         """Whether days may go by: nothing is where AWS forgets it within a week."""
-        short = ("InboxQueue", FAILURES)
+        short = ("InboxQueue", "DeliveryFailuresQueue")
         horizon_ms = self.world.now_ms - 5 * DAY_MS
         queues = self.world.account.queues.values()
         return not (
@@ -160,9 +159,9 @@ class Clock:
         event: dict[str, Any] = dict(self.schedule.event or SCHEDULED)
         if world.faults.is_down(self.function):
             rule = f"arn:aws:events:us-east-1:000000000000:rule/{self.function}EveryMinute"
-            self.world.delivery.queues.send(
-                FAILURES, json.dumps(event), RULE_ARN=rule, ERROR_CODE="THROTTLING"
-            )
+            if self.schedule.dead_letters is not None:
+                told = {"RULE_ARN": rule, "ERROR_CODE": "THROTTLING"}
+                world.delivery.queues.send(self.schedule.dead_letters, json.dumps(event), **told)
             world.stepped(f"clock of {self.function}: not started")
             return
         self.running = True
@@ -172,8 +171,10 @@ class Clock:
         self.running = False
         for outcome in run.result or ():
             self.world.promises.reached[f"desk {outcome}"] += 1
-        if run.result is None and (run.failed or run.given_up):
-            self.world.delivery.queues.send(FAILURES, json.dumps(_failed(run, event)))
+        failed = run.result is None and (run.failed or run.given_up)
+        target = self.world.account.stack.functions[self.function].on_failure
+        if failed and target is not None:
+            self.world.delivery.queues.send(target, json.dumps(_failed(run, event)))
 
 
 NEVER_MS = 10**17

@@ -131,7 +131,7 @@ class Faults:
     counted: Counter[Fault] = field(default_factory=Counter)
     outages: dict[str, tuple[Fault, int]] = field(default_factory=dict)
     lags: tuple[int, Random] = (0, Random(0))
-    """Until when reads of an index may lag, and whose numbers say how far."""
+    """Until when reads may lag that need not be consistent, and whose numbers say how far."""
     tables_only: bool = True
     """Whether an outage of calls is one of DynamoDB alone."""
     paused: dict[str, int] = field(default_factory=dict)
@@ -177,10 +177,10 @@ class Faults:
         self.paused.clear()
         self.lags = (0, Random(0))
 
-    def lag(self, _table: str, index: str | None) -> int:
-        """How many commits behind a read of an index is; a table's own reads are consistent."""
+    def lag(self, _table: str, _index: str | None) -> int:
+        """How many commits behind a read is that does not ask for the latest."""
         until_ms, random = self.lags
-        if index is None or until_ms <= self.now_ms():
+        if until_ms <= self.now_ms():
             return 0
         self.hit[Fault.LAGGING] += 1
         return random.randint(0, 5)

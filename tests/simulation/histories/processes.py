@@ -4,22 +4,17 @@ A process is a greenlet. What it waits for is looked at by the scheduler, which 
 goes on. Clients, clocks and thread pools of the functions lead here.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any
 
 from greenlet import greenlet  # type: ignore[import-untyped]
 
-from ingest import accept
 from tests.simulation.cloud.hook import Hook
-from triage import watch
-from wallet_ledger import clock, consumer
+from tests.simulation.cloud.machine import Killed, Lane, running_on
 
-
-class Killed(BaseException):
-    """The process ends here; nothing catches it."""
+__all__ = ["Call", "Hub", "Join", "Killed", "Pause", "Process", "attach", "running"]
 
 
 @dataclass(slots=True)
@@ -115,7 +110,7 @@ class Process:
 
 
 class Hub:
-    """Where processes come back to."""
+    """Where processes come back to; the machine that they run on."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self.main = greenlet.getcurrent()
@@ -129,6 +124,35 @@ class Hub:
         assert self.current is not None, "nobody runs"
         return self.main.switch(waits)
 
+    def time_ns(self) -> int:
+        """Nanoseconds since the epoch, as the process that runs now believes."""
+        skew_ms = self.current.skew_ms if self.current is not None else 0
+        return (self.now_ms() + skew_ms) * 1_000_000
+
+    def sleep(self, seconds: float) -> None:
+        """A pause of the process that runs now."""
+        self.wait(Pause(self.now_ms() + round(seconds * 1000)))
+
+    def work_on(self, lanes: Sequence[Lane], workers: int) -> None:
+        """Each worker is a process of its own."""
+        if not lanes:
+            return
+        parent = self.current
+        assert parent is not None
+        waiting = iter(lanes)
+
+        def work() -> None:
+            for lane in waiting:
+                lane()
+
+        children = [
+            Process(f"{parent.name}.{number}", work, self, parent.skew_ms, parent)
+            for number in range(min(workers, len(lanes)))
+        ]
+        parent.children = [child for child in parent.children if not child.over] + children
+        self.begun += children
+        self.wait(Join(children))
+
 
 _hubs: list[Hub] = []
 """The world that runs now, last."""
@@ -138,79 +162,11 @@ _hubs: list[Hub] = []
 def running(hub: Hub) -> Iterator[None]:
     """While this lasts, clients, clocks and pools of the functions lead to `hub`."""
     _hubs.append(hub)
-    stands = {
-        (clock, "time"): SimpleNamespace(time_ns=_time_ns, sleep=_sleep),
-        (accept, "ThreadPoolExecutor"): Pool,
-        (watch, "ThreadPoolExecutor"): Pool,
-        (consumer, "ThreadPoolExecutor"): Pool,
-    }
-    kept = {(module, name): getattr(module, name) for module, name in stands}
-    for (module, name), stand_in in stands.items():
-        setattr(module, name, stand_in)
     try:
-        yield
+        with running_on(hub):
+            yield
     finally:
         _hubs.pop()
-        for (module, name), own in kept.items():
-            setattr(module, name, own)
-
-
-def _time_ns() -> int:
-    hub = _hubs[-1]
-    skew_ms = hub.current.skew_ms if hub.current is not None else 0
-    return (hub.now_ms() + skew_ms) * 1_000_000
-
-
-def _sleep(seconds: float) -> None:
-    hub = _hubs[-1]
-    hub.wait(Pause(hub.now_ms() + round(seconds * 1000)))
-
-
-class Pool:
-    """As much of `ThreadPoolExecutor` as the functions use; its threads are processes."""
-
-    def __init__(self, max_workers: int) -> None:
-        self._max_workers = max_workers
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def map[Item, Result](
-        self, work: Callable[[Item], Result], items: Iterable[Item]
-    ) -> Iterator[Result]:
-        """The results in order; raises what the first of them raised, when all are done."""
-        waiting = list(items)
-        if not waiting:
-            return iter(())
-        hub = _hubs[-1]
-        parent = hub.current
-        assert parent is not None
-        results: list[Result | None] = [None] * len(waiting)
-        errors: list[BaseException | None] = [None] * len(waiting)
-        numbers = iter(range(len(waiting)))
-
-        def worker() -> None:
-            for number in numbers:
-                try:
-                    results[number] = work(waiting[number])
-                except Exception as error:  # raised where the results are read, as a pool does
-                    errors[number] = error
-
-        count = min(self._max_workers, len(waiting))
-        children = [
-            Process(f"{parent.name}.{number}", worker, hub, parent.skew_ms, parent)
-            for number in range(count)
-        ]
-        parent.children = [child for child in parent.children if not child.over] + children
-        hub.begun += children
-        hub.wait(Join(children))
-        for each in errors:
-            if each is not None:
-                raise each
-        return iter(results)  # type: ignore[arg-type]
 
 
 def attach(client: Any, tries: int) -> None:
@@ -225,7 +181,5 @@ def attach(client: Any, tries: int) -> None:
         assert process is not None
         parsed["ResponseMetadata"]["RetryAttempts"] = process.retries
 
-    # What no answer depends on is a tenth of a call's time.
-    client._user_agent_creator = SimpleNamespace(to_string=lambda: "simulated")
     Hook(answer).attach(client)
     client.meta.events.register("after-call", count_retries)

@@ -1,9 +1,11 @@
 """Queues, and how Lambda takes from them: batches, what is done and what comes again."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.cloud.sqs import Message, Queue
+from tests.simulation.cloud.delivery import Batch
+from tests.simulation.cloud.queues import Message, Queue
 from tests.simulation.cloud.stack import EventSource
 from tests.simulation.histories.plan import Fault
 from tests.simulation.histories.runs import Run
@@ -101,24 +103,19 @@ class QueueSource:
         for _ in range(copies):
             self.running += 1
             self.most_running = max(self.most_running, self.running)
-            event = {"Records": [queue.record(each) for each in taken]}
-            handles = {each.message_id: str(each.handle) for each in taken}
-            world.invoke(self.mapped.function, event, lambda run, h=handles: self._ended(run, h))  # type: ignore[misc]
+            batch = Batch(queue, taken)
+            world.invoke(self.mapped.function, batch.event, partial(self._ended, batch))
 
-    def _ended(self, run: Run, handles: Mapping[str, str]) -> None:
+    def _ended(self, batch: Batch, run: Run) -> None:
         self.running -= 1
-        if run.given_up or run.result is None:
+        if run.given_up:
             return  # they come again when they are visible again
-        again = {each["itemIdentifier"] for each in run.result["batchItemFailures"]}
-        if not again <= handles.keys():
-            return  # as Lambda takes an answer that it cannot make sense of
-        done = handles.keys() - again
+        done = batch.done(run.result)
         if done and self.world.faults.takes(Fault.NOT_DELETED):
             return
-        for message_id in sorted(done):
-            self.queue.delete(handles[message_id])
+        batch.delete(done)
         if self.mapped.source == "TxQueue":
-            self.world.delivery.queues.gone(set(done))
+            self.world.delivery.queues.gone(done)
 
 
 def moved_back(world: "World", dead: str, alive: str) -> int:

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.cloud.patterns import matches
+from tests.simulation.cloud.delivery import named_in, wanted
 from tests.simulation.cloud.stack import EventSource
-from tests.simulation.histories.faults import DAY_MS
 from tests.simulation.histories.plan import Fault
 from tests.simulation.histories.runs import Run
 
@@ -44,7 +43,7 @@ class StreamSource:
     def take(self, records: Sequence[Record]) -> None:
         """What was committed just now; a filter drops what nobody wants."""
         for record in records:
-            if self.mapped.filters and not any(matches(f, record) for f in self.mapped.filters):
+            if not wanted(self.mapped, record):
                 continue
             keys = record["dynamodb"]["Keys"]
             first = next(iter(keys.values()))["S"]
@@ -90,8 +89,10 @@ class StreamSource:
         self.world.invoke(self.mapped.function, event, lambda run: self._ended(shard, run))
 
     def _forget(self, shard: Shard) -> bool:
-        """Lambda gives up what is older than a day, and says where it was."""
-        horizon_ms = self.world.now_ms - DAY_MS
+        """Lambda gives up what is too old, and says where it was."""
+        if self.mapped.age_s_max is None:
+            return False
+        horizon_ms = self.world.now_ms - self.mapped.age_s_max * 1000
         old = [record for at_ms, record in shard.records if at_ms < horizon_ms]
         if not old:
             return False
@@ -109,7 +110,8 @@ class StreamSource:
         }
         self.world.promises.lossy.add(self.table)
         self.world.faults.hit[Fault.STREAM_LOST] += 1
-        self.world.delivery.queues.send("DeliveryFailuresQueue", json.dumps(told))
+        if self.mapped.on_failure is not None:
+            self.world.delivery.queues.send(self.mapped.on_failure, json.dumps(told))
         self.world.stepped(f"stream {self.table}: {len(old)} records forgotten")
         return True
 
@@ -124,15 +126,16 @@ class StreamSource:
         shard.retry_at_ms = self.world.now_ms + self.world.dice.pick(
             "stream retry", (50, 500, 2000)
         )
-        shard.most = max(1, (count - done) // 2) if run.result is None else 0
+        halves = self.mapped.bisects and run.result is None
+        shard.most = max(1, (count - done) // 2) if halves else 0
 
     def _done(self, batch: Sequence[str], run: Run) -> tuple[int, bool]:
         """How many records from the first on are done, and whether any is not."""
         if run.given_up or run.result is None:
             return 0, True
-        named = [each["itemIdentifier"] for each in run.result["batchItemFailures"]]
+        named = named_in(run.result)
         if not named:
             return len(batch), False
-        if not set(named) <= set(batch):
+        if not named <= set(batch):
             return 0, True
         return min(batch.index(each) for each in named), True

@@ -17,7 +17,7 @@ from tests.fakes.dead_letters import Triage, left
 from tests.fakes.memory import FakeClock, FakeDeadLetters, FakeQueue, FakeSubjects
 from tests.fakes.samples import credit
 from tests.fakes.scripted import Call, Crash, around
-from tests.simulation.ports.schedules import (
+from tests.simulation.ports.turns import (
     NO_FAULT,
     Fault,
     Heard,

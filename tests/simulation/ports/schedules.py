@@ -38,7 +38,6 @@ from tests.simulation.ports.turns import FAULTS, NO_FAULT, Fault, Paused, Turn, 
 from triage.act import Outcome, look_again
 from wallet_ledger.domain.letters import Budget
 from wallet_ledger.domain.transactions import Status
-from wallet_ledger.domain.wallets import Posted
 
 
 class World:

@@ -10,6 +10,7 @@ from tests.simulation.histories.books import number, text
 from tests.simulation.histories.operators import Operators
 from tests.simulation.histories.plan import Deed, Item
 from tests.simulation.histories.promises import Asking
+from tests.simulation.histories.rows import SETTLED
 from tests.simulation.histories.runs import Run
 from tests.simulation.histories.strangers import Strangers
 
@@ -19,8 +20,13 @@ if TYPE_CHECKING:
 PHONES = ("254712345678", "254722000111", "254733000111", "254790123456", "254701234567")
 NOTE = "the customer was unhappy"
 """Words of a person: in requests and tables, and never in a log."""
-AMOUNTS = (1, 40, 100, 100, 250, 5_000)
+AMOUNTS = (1, 40, 100, 100, 250, 250, 900, 5_000)
+FUNDS = (300, 9_000, 60_000, 60_000, 60_000)
+"""What a wallet begins with, in minor units: the poorest are soon too poor."""
+FUNDED_SHARE = 0.93
+"""Of the phones; the others are refused for want of a wallet."""
 BATCH_MAX = 50
+BATCH_SIZES = (3, 12)
 
 
 def spelt(phone: str, random: Random) -> str:
@@ -125,16 +131,16 @@ class Actors:
         agent = random.choice(self.agents)
         askings: list[Asking | None] = []
         documents: list[Any] = []
-        for _ in range(random.randint(2, 6)):
+        for _ in range(random.randint(*BATCH_SIZES)):
             dice = random.random()
             own = [each for each in self.submitted if each.agent == agent]
             asking = self._new(random)
             asking = Asking("submit", agent, f"K-{len(own) + 1}", asking.content)
-            if dice < 0.2 and own:
+            if dice < 0.15 and own:
                 asking = random.choice(own)
-            elif dice < 0.3 and own:
+            elif dice < 0.2 and own:
                 asking = Asking("submit", agent, random.choice(own).key, asking.content)
-            elif dice < 0.37:
+            elif dice < 0.25:
                 askings.append(None)
                 documents.append({"agentId": agent, "amount": "12"})
                 continue
@@ -197,13 +203,24 @@ class Actors:
     def _refund(self, random: Random) -> str:
         if not self.submitted:
             return ""
-        original = random.choice(self.submitted)
+        original = self._to_give_back(random)
         assert original.content is not None
         whole = original.content.amount
         amount = random.choice((None, None, whole, max(1, whole // 2), max(1, whole // 3), 10**6))
         refund_id = random.choice(("full", f"R-{self.number()}", f"R-{self.number()}"))
         agent = random.choice((original.agent,) * 6 + tuple(self.agents))
         return self._post_refund(Asking("refund", agent, original.key, None, refund_id, amount))
+
+    def _to_give_back(self, random: Random) -> Asking:
+        """A debit to refund: one that was taken, mostly, and one that is partly given back best."""
+        rows = self.world.promises.rows.rows
+        status = {i: text(row, "status") for i, row in rows.items()}
+        taken = [each for each in self.submitted if status.get(each.identity) in SETTLED]
+        partly = [each for each in taken if status[each.identity] == "partially_refunded"]
+        dice = random.random()
+        if partly and dice < 0.3:
+            return random.choice(partly)
+        return random.choice(taken if taken and dice < 0.8 else self.submitted)
 
     def _refund_again(self, random: Random) -> str:
         if not self.refunds:
@@ -311,11 +328,13 @@ class Actors:
         )
 
     def _fund(self, random: Random) -> str:
-        for phone in self.phones:
+        """Every phone that will be used, but for some that nobody ever opened a wallet for."""
+        funded = [phone for phone in self.phones if random.random() < FUNDED_SHARE]
+        for phone in funded:
             identity = {"source": "mpesa", "creditId": f"C-{self.number()}", "digits": phone}
-            amount = random.choice((300, 1_000, 6_000))
+            amount = random.choice(FUNDS)
             self._put_credit({**identity, "amount": amount, "currency": "KES"}, random)
-        return f"x{len(self.phones)}"
+        return f"x{len(funded)}" if funded else ""
 
     def _put_credit(self, credit: dict[str, Any], random: Random) -> str:
         self.credits.append(credit)
@@ -350,7 +369,7 @@ class Actors:
     def _bus_refund(self, random: Random) -> str:
         if not self.submitted:
             return ""
-        original = random.choice(self.submitted)
+        original = self._to_give_back(random)
         assert original.content is not None
         whole, dice = original.content.amount, random.random()
         phone = original.content.phone if dice > 0.1 else random.choice(self.phones)

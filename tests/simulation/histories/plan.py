@@ -70,26 +70,26 @@ class Fault(StrEnum):
 
 
 DEEDS: Mapping[Deed, float] = {
-    Deed.SUBMIT: 8,
-    Deed.BATCH: 2,
+    Deed.SUBMIT: 6,
+    Deed.BATCH: 4,
     Deed.BURST: 0.2,
-    Deed.RESEND: 4,
+    Deed.RESEND: 3,
     Deed.RESEND_OTHER: 1.5,
     Deed.STATUS: 1.5,
-    Deed.REFUND: 4,
-    Deed.REFUND_AGAIN: 1.5,
-    Deed.CREDIT: 3,
+    Deed.REFUND: 7,
+    Deed.REFUND_AGAIN: 2,
+    Deed.CREDIT: 2,
     Deed.CREDIT_AGAIN: 1,
     Deed.CREDIT_OTHER: 0.7,
     Deed.FREEZE: 1.5,
-    Deed.BUS_REFUND: 3,
-    Deed.BUS_REFUND_AGAIN: 1.5,
+    Deed.BUS_REFUND: 5,
+    Deed.BUS_REFUND_AGAIN: 2,
     Deed.BUS_POISON: 0.4,
     Deed.STRANGER: 0.6,
     Deed.LOOK: 0.6,
-    Deed.REDRIVE: 2,
+    Deed.REDRIVE: 3,
     Deed.DISCARD: 1,
-    Deed.OLD_LETTER: 0.7,
+    Deed.OLD_LETTER: 1.5,
     Deed.MOVE_BACK: 0.6,
     Deed.TIME: 1,
 }
@@ -145,8 +145,10 @@ OFTEN = frozenset(
 )
 LONG = frozenset({Fault.DOWN, Fault.CRASHING, Fault.STARVED, Fault.DENIED})
 """Outages: one of them fills a history."""
-FUNDED_AT = 12
+FUNDED_AT = 16
 """By this step the first credits are mostly settled."""
+DEBITED_AT = 80
+"""By this step the first debits are mostly settled."""
 LAST_PART = 0.9
 """Nothing begins in the last tenth of a history."""
 
@@ -190,9 +192,7 @@ def plan(seed: int, steps: int) -> Plan:
     [theme] = random.choices(THEMES, [each.share for each in THEMES])
     kinds = [deed for deed in DEEDS if random.random() < 0.8 or deed in theme.more]
     weights = [theme.more.get(deed, DEEDS[deed]) for deed in kinds]
-    items = [Item(0, Deed.FUND, random.getrandbits(32))] if random.random() < 0.9 else []
-    early = [random.randint(FUNDED_AT, 2 * FUNDED_AT) for _ in range(random.randint(1, 5))]
-    items += [Item(at, Deed.SUBMIT, random.getrandbits(32)) for at in early]
+    items = _opening(random, last)
     share = random.uniform(0.02, 0.05) if theme.calm else random.uniform(0.05, 0.12)
     for _ in range(round(steps * share)):
         deed = random.choices(kinds, weights)[0]
@@ -213,18 +213,28 @@ def plan(seed: int, steps: int) -> Plan:
     )
 
 
+def _opening(random: Random, last: int) -> list[Item]:
+    """Money, then a day's debits, then some of it back: what comes later finds much to act on."""
+    deeds = [(0, Deed.FUND)] if random.random() < 0.97 else []
+    debits = [Deed.SUBMIT] * random.randint(0, 2) + [Deed.BATCH] * random.randint(2, 4)
+    deeds += [(random.randint(FUNDED_AT, 2 * FUNDED_AT), deed) for deed in debits]
+    back = random.choices((Deed.REFUND, Deed.BUS_REFUND), k=random.randint(1, 4))
+    deeds += [(random.randint(min(DEBITED_AT, last), last), deed) for deed in back]
+    return [Item(at, deed, random.getrandbits(32)) for at, deed in deeds]
+
+
 def _faults(random: Random, theme: Theme, steps: int, last: int) -> list[Item]:
     kinds = [kind for kind in Fault if random.random() < 0.4 and kind not in LONG]
     if random.random() < 0.1 or not kinds:
         kinds = sorted(OFTEN)
     weights = [3.0 if kind in OFTEN else 1.0 for kind in kinds]
     share = random.choice((0, 0.02)) if theme.calm else random.choice((0, 0.02, 0.05, 0.08))
-    items = [
-        Item(random.randrange(last), random.choices(kinds, weights)[0], random.getrandbits(32))
-        for _ in range(round(steps * share))
-    ]
+    items = []
+    for _ in range(round(steps * share)):
+        at = random.randrange(last) if random.random() < 0.2 else random.randint(FUNDED_AT, last)
+        items.append(Item(at, random.choices(kinds, weights)[0], random.getrandbits(32)))
     if random.random() < theme.outage:
         kind = random.choice(sorted(LONG))
-        at = random.choice((0, 2 * FUNDED_AT, random.randrange(max(1, last // 3))))
+        at = random.choice((0, *(2 * FUNDED_AT,) * 2, *random.choices(range(max(1, last // 2)), k=2)))
         items.append(Item(at, kind, random.getrandbits(32)))
     return items

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.simulation.histories.asked import Asked, Broken, Content, Transaction
 from tests.simulation.histories.books import Books, Item, check_money, number, text, two
-from tests.simulation.histories.owed import Order, Owed
+from tests.simulation.histories.owed import Meant, Order, Owed
 from tests.simulation.histories.rows import Rows, Was, content_of
 
 DAY_MS = 86_400_000
@@ -85,7 +85,8 @@ class Promises:
                 if "idempotencyKey" in item:
                     touched.add(two(item, "agentId", "idempotencyKey"))
                 if item["txId"]["S"].startswith("debit#"):
-                    self._decided(phone, two(item, "agentId", "idempotencyKey"))
+                    content = Content(phone, number(item, "amountMinor"), text(item, "currency"))
+                    self._decided(phone, (two(item, "agentId", "idempotencyKey"), content))
         self.rows.check(touched)
 
     def heard(self, name: str, source: str, detail: str) -> None:
@@ -161,10 +162,10 @@ class Promises:
         if "part" in new and record["eventName"] == "INSERT":
             self._kept.append(b64decode(new["part"]["B"]).decode())
 
-    def _decided(self, phone: str, identity: Transaction) -> None:
+    def _decided(self, phone: str, meant: Meant) -> None:
         rows = self.rows.rows
         undecided = {
-            each
+            (each, content_of(rows[each]))
             for each in self.rows.of_phone[phone]
             if each in rows
             and text(rows[each], "status") == "queued"
@@ -172,7 +173,7 @@ class Promises:
             and each not in self._held_once  # a redrive is another order, and safe all the same
             and self.books.entry(phone, f"debit#{each[0]}#{each[1]}") is None
         }
-        self.order.decided(phone, identity, undecided)
+        self.order.decided(phone, meant, undecided)
 
     # --- the end ------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tests.simulation.histories.world import Action, World
 
 MINUTE_MS = 60_000
+STREAM_AGAIN_MS = 500
 FAILURES = "DeliveryFailuresQueue"
 
 
@@ -83,6 +84,14 @@ class Delivery:
         told += [f"stream {each.table}" for each in self.streams if each.depth()]
         return [*told, *(["bus"] if self.rules.late else [])]
 
+    def again_ms(self, function: str) -> int:
+        """After this, what a stalled run of a function holds is mostly given to another run."""
+        held = [each.queue.visibility_s for each in self.pollers if each.mapped.function == function]
+        if held:
+            return 1000 * max(held)
+        is_stream = any(each.mapped.function == function for each in self.streams)
+        return STREAM_AGAIN_MS if is_stream else MINUTE_MS
+
     def can_wait(self) -> bool:
         """Whether days may go by: nothing is where AWS forgets it within a week."""
         short = ("InboxQueue", FAILURES)
@@ -105,7 +114,7 @@ class Delivery:
         world.now_ms += random.choice((1, 31, 31, 400)) * DAY_MS
         gone = world.account.dynamodb.delete_expired(world.now_ms // 1000)
         if gone:
-            world.faults.hit[Fault.PURGED] += 1
+            world.faults.hits.note(Fault.PURGED, "tables")
         return f"{gone} items"
 
 

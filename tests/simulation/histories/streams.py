@@ -108,7 +108,7 @@ class StreamSource:
             },
         }
         self.world.promises.lossy.add(self.table)
-        self.world.faults.hit[Fault.STREAM_LOST] += 1
+        self.world.faults.hits.note(Fault.STREAM_LOST, self.table)
         self.world.delivery.queues.send("DeliveryFailuresQueue", json.dumps(told))
         self.world.stepped(f"stream {self.table}: {len(old)} records forgotten")
         return True
@@ -135,4 +135,6 @@ class StreamSource:
             return len(batch), False
         if not set(named) <= set(batch):
             return 0, True
-        return min(batch.index(each) for each in named), True
+        done = min(batch.index(each) for each in named)
+        self.world.promises.reached[f"partial batch of {self.mapped.function}"] += done > 0
+        return done, True

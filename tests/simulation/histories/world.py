@@ -22,7 +22,6 @@ from tests.simulation.histories.asked import Broken
 from tests.simulation.histories.delivery import Delivery
 from tests.simulation.histories.dice import Dice
 from tests.simulation.histories.faults import (
-    VISIBLE_AGAIN_MS,
     Again,
     Answered,
     Dies,
@@ -201,7 +200,7 @@ class World:
         )
         handler = self._handlers[function]
         run.process = Process(name, lambda: handler(event, context), self.hub)
-        if self.faults.takes(Fault.SKEWED):
+        if self.faults.takes(Fault.SKEWED, function):
             run.process.skew_ms = self.dice.pick("skew", SKEWS_MS)
         self.runs.append(run)
         self.promises.reached[f"function {function}"] += 1
@@ -267,15 +266,17 @@ class World:
         run.frozen = True
         at_ms = run.deadline_ms + 1
         if gives_up:
-            at_ms = self.now_ms + VISIBLE_AGAIN_MS + self.dice.roll("thaw ms", 60)
+            at_ms = self.now_ms + self.delivery.again_ms(run.function)
+            at_ms += self.dice.roll("thaw ms", 60)
             run.given_up = True
             run.ended(run)
         heapq.heappush(self._thaws, (at_ms, len(self._thaws) + self.step * 100, run))
 
     def _thaw(self, run: Run) -> None:
         run.frozen = False
-        if run.given_up:
-            self.promises.reached["two at once"] += 1
+        newer = [each for each in self.runs if each.function == run.function]
+        if run.given_up and newer[-1] is not run:
+            self.promises.reached[f"two at once in {run.function}"] += 1
 
     def _kill(self, run: Run, why: str) -> None:
         run.failed = why

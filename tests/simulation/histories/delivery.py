@@ -85,7 +85,7 @@ class Delivery:
         return [*told, *(["bus"] if self.rules.late else [])]
 
     def again_ms(self, function: str) -> int:
-        """After this, what a stalled run of a function holds is mostly given to another run."""
+        """So long after a run began, what it holds is mostly given to another, if it has stalled."""
         held = [each.queue.visibility_s for each in self.pollers if each.mapped.function == function]
         if held:
             return 1000 * max(held)

@@ -24,7 +24,9 @@ FUNCTIONS = (
     "triage",
     "triage-desk",
 )
-BUSY = (*("reconcile", "refund", "relay") * 3, *FUNCTIONS)
+BUSY = ("reconcile", "refund", "relay")
+SELDOM = ("ingest-bus", "sweep", "triage", "triage-desk")
+"""These run so much less often that they are drawn more often."""
 USES_TABLES = frozenset(FUNCTIONS) - {"ingest-bus", "relay"}
 """The others only send."""
 HOUR_MS = 3_600_000
@@ -163,7 +165,7 @@ class Faults:
         return table
 
     def _arm(self, kind: Fault, random: Random) -> str:
-        function = random.choice((None, random.choice(BUSY), random.choice(FUNCTIONS)))
+        function = random.choice((None, *map(random.choice, (BUSY, FUNCTIONS, SELDOM))))
         times = random.choice((1, 1, 2, 3, 6, 9)) if kind in _LASTING else 1
         self._begun += 1
         armed = Armed(kind, function, times, random, self._begun, first=random.random() < 0.4)
@@ -171,7 +173,7 @@ class Faults:
         return f"{function or 'any'} x{times}"
 
     def _break_down(self, kind: Fault, random: Random) -> str:
-        function = random.choice(FUNCTIONS)
+        function = random.choice((*FUNCTIONS, *SELDOM))
         # Inbox keeps a message for four days.
         long = kind is Fault.DOWN and function != "ingest-bus"
         hours = random.choice((1, 1, 1, 9 * 24)) if long else 1

@@ -86,12 +86,12 @@ DEEDS: Mapping[Deed, float] = {
     Deed.BUS_REFUND_AGAIN: 2,
     Deed.BUS_POISON: 0.4,
     Deed.STRANGER: 0.6,
-    Deed.LOOK: 0.6,
+    Deed.LOOK: 2,
     Deed.REDRIVE: 3,
-    Deed.DISCARD: 1,
-    Deed.OLD_LETTER: 1.5,
-    Deed.MOVE_BACK: 0.6,
-    Deed.TIME: 1,
+    Deed.DISCARD: 1.5,
+    Deed.OLD_LETTER: 2,
+    Deed.MOVE_BACK: 0.7,
+    Deed.TIME: 2,
 }
 """How often each is done, beside the others."""
 
@@ -112,19 +112,19 @@ class Theme:
 
 
 THEMES = (
-    Theme("all of it", 0.4, {}, 0.4, 3_000),
+    Theme("all of it", 0.4, {}, 0.6, 3_000),
     Theme(
         "refunds",
         0.2,
         {Deed.REFUND: 12, Deed.REFUND_AGAIN: 6, Deed.BUS_REFUND: 10, Deed.BUS_REFUND_AGAIN: 5},
-        0.3,
+        0.5,
         3_000,
     ),
     Theme(
         "dead letters",
         0.2,
-        {Deed.OLD_LETTER: 10, Deed.REDRIVE: 10, Deed.DISCARD: 4, Deed.TIME: 4, Deed.MOVE_BACK: 3},
-        0.4,
+        {Deed.OLD_LETTER: 10, Deed.REDRIVE: 10, Deed.DISCARD: 4, Deed.TIME: 4, Deed.MOVE_BACK: 2},
+        0.6,
         0,
     ),
     Theme("an outage", 0.2, {Deed.REDRIVE: 6, Deed.TIME: 4, Deed.REFUND: 6}, 1.0, 0, True),
@@ -195,11 +195,14 @@ def plan(seed: int, steps: int) -> Plan:
     items = _opening(random, last)
     share = random.uniform(0.02, 0.05) if theme.calm else random.uniform(0.05, 0.12)
     for _ in range(round(steps * share)):
-        deed = random.choices(kinds, weights)[0]
-        items.append(Item(random.randint(FUNDED_AT, last), deed, random.getrandbits(32)))
+        deed, at = random.choices(kinds, weights)[0], random.randint(FUNDED_AT, last)
+        # A dead-letter queue has something in it only for a moment, or while triage is down.
+        letters = random.choice((0, 2, 4)) if deed is Deed.MOVE_BACK else 0
+        for each in (*(Deed.OLD_LETTER,) * letters, deed):
+            items.append(Item(at, each, random.getrandbits(32)))
     items += _faults(random, theme, steps, last)
     if theme.name == "years":
-        purges = [random.randint(last // 3, last) for _ in range(random.randint(1, 3))]
+        purges = [random.randint(last // 3, last) for _ in range(random.randint(3, 6))]
         items += [Item(at, Fault.PURGED, random.getrandbits(32)) for at in purges]
     return Plan(
         seed=seed,
@@ -216,7 +219,7 @@ def plan(seed: int, steps: int) -> Plan:
 def _opening(random: Random, last: int) -> list[Item]:
     """Money, then a day's debits, then some of it back: what comes later finds much to act on."""
     deeds = [(0, Deed.FUND)] if random.random() < 0.97 else []
-    debits = [Deed.SUBMIT] * random.randint(0, 2) + [Deed.BATCH] * random.randint(2, 4)
+    debits = [Deed.SUBMIT] * random.randint(0, 2) + [Deed.BATCH] * random.randint(2, 5)
     deeds += [(random.randint(FUNDED_AT, 2 * FUNDED_AT), deed) for deed in debits]
     back = random.choices((Deed.REFUND, Deed.BUS_REFUND), k=random.randint(1, 4))
     deeds += [(random.randint(min(DEBITED_AT, last), last), deed) for deed in back]
@@ -224,17 +227,17 @@ def _opening(random: Random, last: int) -> list[Item]:
 
 
 def _faults(random: Random, theme: Theme, steps: int, last: int) -> list[Item]:
-    kinds = [kind for kind in Fault if random.random() < 0.4 and kind not in LONG]
+    kinds = [kind for kind in Fault if random.random() < 0.5 and kind not in LONG]
     if random.random() < 0.1 or not kinds:
         kinds = sorted(OFTEN)
-    weights = [3.0 if kind in OFTEN else 1.0 for kind in kinds]
-    share = random.choice((0, 0.02)) if theme.calm else random.choice((0, 0.02, 0.05, 0.08))
+    weights = [2.0 if kind in OFTEN else 1.0 for kind in kinds]
+    share = random.choice((0, 0.05)) if theme.calm else random.choice((0, 0.05, 0.1, 0.15))
     items = []
     for _ in range(round(steps * share)):
         at = random.randrange(last) if random.random() < 0.2 else random.randint(FUNDED_AT, last)
         items.append(Item(at, random.choices(kinds, weights)[0], random.getrandbits(32)))
-    if random.random() < theme.outage:
-        kind = random.choice(sorted(LONG))
+    outages = (random.random() < theme.outage) + (random.random() < theme.outage / 2)
+    for kind in random.choices(sorted(LONG), k=outages):
         at = random.choice((0, *(2 * FUNDED_AT,) * 2, *random.choices(range(max(1, last // 2)), k=2)))
         items.append(Item(at, kind, random.getrandbits(32)))
     return items

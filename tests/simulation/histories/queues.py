@@ -104,6 +104,8 @@ class QueueSource:
         for _ in range(copies):
             self.running += 1
             self.most_running = max(self.most_running, self.running)
+            at_limit = self.running == self.limit
+            world.promises.reached[f"all workers of {self.mapped.function}"] += at_limit
             event = {"Records": [queue.record(each) for each in taken]}
             handles = {each.message_id: str(each.handle) for each in taken}
             world.invoke(self.mapped.function, event, lambda run, h=handles: self._ended(run, h))  # type: ignore[misc]
@@ -130,7 +132,9 @@ def moved_back(world: "World", dead: str, alive: str) -> int:
     """StartMessageMoveTask: what lies in a dead-letter queue goes back, under new ids."""
     queues = world.delivery.queues
     waiting: list[Message] = list(queues.queue(dead).messages)
+    in_order = list(waiting)
     world.dice.shuffle(waiting)
+    world.promises.reached["moved back in another order"] += waiting != in_order
     for message in waiting:
         queues.queue(dead).messages.remove(message)
         sent = queues.queue(alive).send(

@@ -203,6 +203,7 @@ class World:
         if self.faults.takes(Fault.SKEWED, function):
             run.process.skew_ms = self.dice.pick("skew", SKEWS_MS)
         self.runs.append(run)
+        self._note_two_at_once(function)
         self.promises.reached[f"function {function}"] += 1
         run.process.begin()
         if self.faults.suffers(function, Fault.CRASHING):
@@ -266,17 +267,22 @@ class World:
         run.frozen = True
         at_ms = run.deadline_ms + 1
         if gives_up:
-            at_ms = self.now_ms + self.delivery.again_ms(run.function)
-            at_ms += self.dice.roll("thaw ms", 60)
+            began_ms = run.deadline_ms - 1000 * self.account.stack.functions[run.function].timeout_s
+            again_ms = began_ms + self.delivery.again_ms(run.function)
+            at_ms = max(self.now_ms, again_ms) + self.dice.roll("thaw ms", 20)
             run.given_up = True
             run.ended(run)
         heapq.heappush(self._thaws, (at_ms, len(self._thaws) + self.step * 100, run))
 
     def _thaw(self, run: Run) -> None:
         run.frozen = False
-        newer = [each for each in self.runs if each.function == run.function]
-        if run.given_up and newer[-1] is not run:
-            self.promises.reached[f"two at once in {run.function}"] += 1
+        self._note_two_at_once(run.function)
+
+    def _note_two_at_once(self, function: str) -> None:
+        """A run that Lambda gave up goes on beside another one, which has what it held."""
+        runs = [each for each in self.runs if each.function == function and not each.frozen]
+        if len(runs) > 1 and any(each.given_up for each in runs):
+            self.promises.reached[f"two at once in {function}"] += 1
 
     def _kill(self, run: Run, why: str) -> None:
         run.failed = why

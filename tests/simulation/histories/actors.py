@@ -26,7 +26,7 @@ FUNDS = (300, 9_000, 60_000, 60_000, 60_000)
 FUNDED_SHARE = 0.9
 """Of the phones behind the first; the others are refused for want of a wallet."""
 BATCH_MAX = 50
-BATCH_SIZES = (3, 12)
+BATCH_SIZES = (4, 14)
 
 
 def spelt(phone: str, random: Random) -> str:

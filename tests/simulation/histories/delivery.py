@@ -85,8 +85,10 @@ class Delivery:
         return [*told, *(["bus"] if self.rules.late else [])]
 
     def again_ms(self, function: str) -> int:
-        """So long after a run began, what it holds is mostly given to another, if it has stalled."""
-        held = [each.queue.visibility_s for each in self.pollers if each.mapped.function == function]
+        """So long after a run began, what it holds is given to another if it has stalled."""
+        held = [
+            each.queue.visibility_s for each in self.pollers if each.mapped.function == function
+        ]
         if held:
             return 1000 * max(held)
         is_stream = any(each.mapped.function == function for each in self.streams)

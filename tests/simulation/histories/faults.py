@@ -32,7 +32,7 @@ USES_TABLES = frozenset(FUNCTIONS) - {"ingest-bus", "relay"}
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 
-_ON_CALLS = frozenset(
+ON_CALLS = frozenset(
     {
         Fault.KILLED_BEFORE,
         Fault.KILLED_AFTER,
@@ -65,7 +65,7 @@ _OPERATIONS = {
     Fault.PARTIAL_SEND: {"SendMessageBatch"},
     Fault.PARTIAL_PUT: {"PutEvents"},
 }
-_OUTAGES = frozenset({Fault.DOWN, Fault.CRASHING, Fault.STARVED, Fault.DENIED})
+OUTAGES = frozenset({Fault.DOWN, Fault.CRASHING, Fault.STARVED, Fault.DENIED})
 _COUNTED = frozenset(
     {
         Fault.NOT_DELETED,
@@ -124,7 +124,7 @@ class Armed:
     random: Random
     number: int
     first: bool = False
-    """Only a call that its function has not made before in this history: so are the rare ones met."""
+    """Only a call that its function has not made before: so are the rare ones met."""
 
 
 @dataclass
@@ -133,7 +133,8 @@ class Faults:
 
     now_ms: Callable[[], int]
     armed: list[Armed] = field(default_factory=list)
-    counted: Counter[Fault] = field(default_factory=Counter)
+    counted: Counter[tuple[Fault, str | None]] = field(default_factory=Counter)
+    """Faults that befall the next that comes, or the next of one function."""
     outages: dict[str, tuple[Fault, int]] = field(default_factory=dict)
     lags: tuple[int, Random] = (0, Random(0))
     """Until when reads of an index may lag, and whose numbers say how far."""
@@ -149,13 +150,15 @@ class Faults:
         """From now on this is wrong; on what, for the trace."""
         random, kind = item.random(), item.what
         assert isinstance(kind, Fault)
-        if kind in _ON_CALLS:
+        if kind in ON_CALLS:
             return self._arm(kind, random)
-        if kind in _OUTAGES:
+        if kind in OUTAGES:
             return self._break_down(kind, random)
         if kind in _COUNTED:
-            self.counted[kind] += random.choice((1, 1, 2))
-            return ""
+            on = random.choice((None, *map(random.choice, (FUNCTIONS, SELDOM))))
+            on = on if kind is Fault.SKEWED else None
+            self.counted[kind, on] += random.choice((1, 1, 2))
+            return on or ""
         if kind is Fault.LAGGING:
             self.lags = (self.now_ms() + random.randint(1, 60) * 60_000, random)
             return ""
@@ -173,10 +176,10 @@ class Faults:
         return f"{function or 'any'} x{times}"
 
     def _break_down(self, kind: Fault, random: Random) -> str:
-        function = random.choice((*FUNCTIONS, *SELDOM))
+        function = random.choice(FUNCTIONS)
         # Inbox keeps a message for four days.
         long = kind is Fault.DOWN and function != "ingest-bus"
-        hours = random.choice((1, 1, 1, 9 * 24)) if long else 1
+        hours = random.choice((1, 1, 9 * 24)) if long else 1
         self.outages[function] = (kind, self.now_ms() + hours * HOUR_MS)
         self.tables_only = function in USES_TABLES and random.random() < 0.7
         return f"{function} {'tables only' if self.tables_only else ''}".rstrip()
@@ -201,9 +204,10 @@ class Faults:
 
     def takes(self, kind: Fault, on: str) -> bool:
         """Whether a fault that is counted befalls this; it is used up then."""
-        if not self.counted[kind]:
+        which = next((each for each in ((kind, on), (kind, None)) if self.counted[each]), None)
+        if which is None:
             return False
-        self.counted[kind] -= 1
+        self.counted[which] -= 1
         self.hits.note(kind, on)
         return True
 
@@ -268,9 +272,7 @@ class Faults:
         for armed in self.armed:
             if armed.function not in (None, function):
                 continue
-            if call.operation not in _OPERATIONS.get(armed.kind, {call.operation}):
-                continue
-            if armed.kind in _WRITES_ONLY and call.operation in READS:
+            if not befalls(armed.kind, call.operation):
                 continue
             if armed.first and self.hits.made[function, call.operation] > 1:
                 continue
@@ -279,6 +281,13 @@ class Faults:
                 self.armed.remove(armed)
             return armed
         return None
+
+
+def befalls(kind: Fault, operation: str) -> bool:
+    """Whether a fault of calls makes sense of this operation."""
+    if kind in _WRITES_ONLY and operation in READS:
+        return False
+    return operation in _OPERATIONS.get(kind, {operation})
 
 
 def _through(call: Call, run: Callable[[Mapping[str, Any]], Any]) -> Fate:

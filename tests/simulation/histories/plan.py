@@ -71,7 +71,7 @@ class Fault(StrEnum):
 
 DEEDS: Mapping[Deed, float] = {
     Deed.SUBMIT: 6,
-    Deed.BATCH: 4,
+    Deed.BATCH: 3,
     Deed.BURST: 0.2,
     Deed.RESEND: 3,
     Deed.RESEND_OTHER: 1.5,
@@ -128,7 +128,7 @@ THEMES = (
         0,
     ),
     Theme("an outage", 0.2, {Deed.REDRIVE: 6, Deed.TIME: 4, Deed.REFUND: 6}, 1.0, 0, True),
-    Theme("years", 0.1, {Deed.TIME: 8}, 0.2, 3_000, True),
+    Theme("years", 0.15, {Deed.TIME: 8}, 0.2, 3_000, True),
 )
 
 
@@ -201,8 +201,8 @@ def plan(seed: int, steps: int) -> Plan:
         for each in (*(Deed.OLD_LETTER,) * letters, deed):
             items.append(Item(at, each, random.getrandbits(32)))
     items += _faults(random, theme, steps, last)
-    if theme.name == "years":
-        purges = [random.randint(last // 3, last) for _ in range(random.randint(3, 6))]
+    if theme.name == "years" or random.random() < 0.15:
+        purges = [random.randint(last // 3, last) for _ in range(random.randint(2, 5))]
         items += [Item(at, Fault.PURGED, random.getrandbits(32)) for at in purges]
     return Plan(
         seed=seed,
@@ -219,7 +219,7 @@ def plan(seed: int, steps: int) -> Plan:
 def _opening(random: Random, last: int) -> list[Item]:
     """Money, then a day's debits, then some of it back: what comes later finds much to act on."""
     deeds = [(0, Deed.FUND)] if random.random() < 0.97 else []
-    debits = [Deed.SUBMIT] * random.randint(0, 2) + [Deed.BATCH] * random.randint(2, 5)
+    debits = [Deed.SUBMIT] * random.randint(0, 2) + [Deed.BATCH] * random.randint(2, 4)
     deeds += [(random.randint(FUNDED_AT, 2 * FUNDED_AT), deed) for deed in debits]
     back = random.choices((Deed.REFUND, Deed.BUS_REFUND), k=random.randint(1, 4))
     deeds += [(random.randint(min(DEBITED_AT, last), last), deed) for deed in back]
@@ -236,8 +236,10 @@ def _faults(random: Random, theme: Theme, steps: int, last: int) -> list[Item]:
     for _ in range(round(steps * share)):
         at = random.randrange(last) if random.random() < 0.2 else random.randint(FUNDED_AT, last)
         items.append(Item(at, random.choices(kinds, weights)[0], random.getrandbits(32)))
-    outages = (random.random() < theme.outage) + (random.random() < theme.outage / 2)
+    outages = (random.random() < theme.outage) + (random.random() < theme.outage * 0.7)
     for kind in random.choices(sorted(LONG), k=outages):
-        at = random.choice((0, *(2 * FUNDED_AT,) * 2, *random.choices(range(max(1, last // 2)), k=2)))
+        at = random.choice(
+            (0, *(2 * FUNDED_AT,) * 2, *random.choices(range(max(1, last // 2)), k=2))
+        )
         items.append(Item(at, kind, random.getrandbits(32)))
     return items

@@ -11,7 +11,7 @@ from tests.simulation.histories.asked import Broken
 from tests.simulation.histories.plan import Item, Plan, plan
 from tests.simulation.histories.world import World
 
-STEPS = 250
+STEPS = 220
 SHRINK_TRIES_MAX = 300
 
 

@@ -100,7 +100,9 @@ class QueueSource:
         waiting = [each for each in queue.messages if each.visible_at_ms <= world.now_ms]
         if any(each.sent_ms < taken[0].sent_ms for each in waiting):
             world.promises.reached[f"overtaken in {self.mapped.source}"] += 1
-        copies = 2 if not queue.is_fifo and world.faults.takes(Fault.TWICE, self.mapped.function) else 1
+        copies = (
+            2 if not queue.is_fifo and world.faults.takes(Fault.TWICE, self.mapped.function) else 1
+        )
         for _ in range(copies):
             self.running += 1
             self.most_running = max(self.most_running, self.running)
@@ -120,7 +122,7 @@ class QueueSource:
         done = handles.keys() - again
         if done and again:
             self.world.promises.reached[f"partial batch of {self.mapped.function}"] += 1
-        if done and self.world.faults.takes(Fault.NOT_DELETED, self.mapped.source):
+        if done and self.world.faults.takes(Fault.NOT_DELETED, self.mapped.function):
             return
         for message_id in sorted(done):
             self.queue.delete(handles[message_id])

@@ -360,7 +360,7 @@ class Actors:
         phone, status = random.choice(self.phones), random.choice(("frozen", "active"))
         known = sorted(self.world.promises.asked.statuses)
         request_id = f"S-{self.number()}"
-        if known and random.random() < 0.2:
+        if known and random.random() < 0.35:
             _, request_id, phone = random.choice(known)
         self.world.promises.asked.statuses["compliance", request_id, phone].add(status)
         detail = {"source": "compliance", "requestId": request_id, "status": status}

@@ -84,15 +84,14 @@ class Delivery:
         told += [f"stream {each.table}" for each in self.streams if each.depth()]
         return [*told, *(["bus"] if self.rules.late else [])]
 
-    def again_ms(self, function: str) -> int:
-        """So long after a run began, what it holds is given to another if it has stalled."""
-        held = [
-            each.queue.visibility_s for each in self.pollers if each.mapped.function == function
-        ]
-        if held:
-            return 1000 * max(held)
-        is_stream = any(each.mapped.function == function for each in self.streams)
-        return STREAM_AGAIN_MS if is_stream else MINUTE_MS
+    def again_ms(self, function: str, began_ms: int) -> int:
+        """When another run mostly gets what this one holds, if it has stalled."""
+        queues = [each.queue for each in self.pollers if each.mapped.function == function]
+        if queues:
+            return began_ms + 1000 * max(each.visibility_s for each in queues)
+        if any(each.mapped.function == function for each in self.streams):
+            return began_ms + STREAM_AGAIN_MS
+        return (began_ms // MINUTE_MS + 1) * MINUTE_MS
 
     def can_wait(self) -> bool:
         """Whether days may go by: nothing is where AWS forgets it within a week."""

@@ -155,7 +155,7 @@ class Faults:
         if kind in OUTAGES:
             return self._break_down(kind, random)
         if kind in _COUNTED:
-            on = random.choice((None, *map(random.choice, (FUNCTIONS, SELDOM))))
+            on = random.choice((None, *map(random.choice, (FUNCTIONS, FUNCTIONS, SELDOM))))
             on = on if kind is Fault.SKEWED else None
             self.counted[kind, on] += random.choice((1, 1, 2))
             return on or ""
@@ -176,10 +176,11 @@ class Faults:
         return f"{function or 'any'} x{times}"
 
     def _break_down(self, kind: Fault, random: Random) -> str:
-        function = random.choice(FUNCTIONS)
+        function = random.choice((*FUNCTIONS, "sweep"))
+        hours = random.choice((1, 1, 1, 6))
         # Inbox keeps a message for four days.
-        long = kind is Fault.DOWN and function != "ingest-bus"
-        hours = random.choice((1, 1, 9 * 24)) if long else 1
+        if kind is Fault.DOWN and function != "ingest-bus":
+            hours = random.choice((1, 9 * 24))
         self.outages[function] = (kind, self.now_ms() + hours * HOUR_MS)
         self.tables_only = function in USES_TABLES and random.random() < 0.7
         return f"{function} {'tables only' if self.tables_only else ''}".rstrip()

@@ -242,4 +242,6 @@ def _faults(random: Random, theme: Theme, steps: int, last: int) -> list[Item]:
             (0, *(2 * FUNDED_AT,) * 2, *random.choices(range(max(1, last // 2)), k=2))
         )
         items.append(Item(at, kind, random.getrandbits(32)))
+        if random.random() < 0.3:  # what then waits is for the sweep
+            items.append(Item(at, Fault.STREAM_PAUSED, random.getrandbits(32)))
     return items

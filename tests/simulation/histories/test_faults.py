@@ -41,7 +41,7 @@ def test_an_outage_is_counted_once_however_many_calls_it_refuses() -> None:
     faults, clock = begun(Fault.STARVED, "reconcile")
 
     fates = [faults.fate("reconcile", call("GetItem"), answer) for _ in range(5)]
-    clock.ms = HOUR_MS
+    _, clock.ms = faults.outages["reconcile"]
     after = faults.fate("reconcile", call("GetItem"), answer)
 
     reached = faults.hits.reached()
@@ -54,11 +54,12 @@ def test_an_outage_is_counted_once_however_many_calls_it_refuses() -> None:
 def test_the_next_outage_of_a_function_is_counted_anew() -> None:
     faults, clock = begun(Fault.CRASHING, "relay")
     assert faults.suffers("relay", Fault.CRASHING)
-    clock.ms = HOUR_MS
-    again, _ = begun(Fault.CRASHING, "relay")
+    _, clock.ms = faults.outages["relay"]
+    over = faults.suffers("relay", Fault.CRASHING)
 
-    faults.outages = {"relay": (Fault.CRASHING, clock.ms + again.outages["relay"][1])}
+    faults.outages["relay"] = (Fault.CRASHING, clock.ms + HOUR_MS)
 
+    assert not over
     assert faults.suffers("relay", Fault.CRASHING)
     assert faults.hits.reached()[f"struck relay: {Fault.CRASHING}"] == 2
 

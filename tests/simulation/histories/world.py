@@ -268,7 +268,7 @@ class World:
         at_ms = run.deadline_ms + 1
         if gives_up:
             began_ms = run.deadline_ms - 1000 * self.account.stack.functions[run.function].timeout_s
-            again_ms = began_ms + self.delivery.again_ms(run.function)
+            again_ms = self.delivery.again_ms(run.function, began_ms)
             at_ms = max(self.now_ms, again_ms) + self.dice.roll("thaw ms", 20)
             run.given_up = True
             run.ended(run)

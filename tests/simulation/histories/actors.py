@@ -206,7 +206,7 @@ class Actors:
         original = self._to_give_back(random)
         assert original.content is not None
         whole = original.content.amount
-        amount = random.choice((None, None, whole, max(1, whole // 2), max(1, whole // 3), 10**6))
+        amount = random.choice((None, whole, max(1, whole // 2), *(max(1, whole // 3),) * 2, 10**6))
         refund_id = random.choice(("full", f"R-{self.number()}", f"R-{self.number()}"))
         agent = random.choice((original.agent,) * 6 + tuple(self.agents))
         return self._post_refund(Asking("refund", agent, original.key, None, refund_id, amount))
@@ -415,6 +415,6 @@ class Actors:
         """A while in which nobody does anything; queues do not keep a message for all time."""
         minutes = random.choice((1, 5, 20, 60))
         if self.world.delivery.can_wait():
-            minutes = random.choice((5, 60, 60, 24 * 60, 8 * 24 * 60))
+            minutes = random.choice((5, 60, 24 * 60, 8 * 24 * 60, 8 * 24 * 60))
         self.world.now_ms += minutes * 60_000
         return f"{minutes} minutes"

@@ -27,6 +27,8 @@ FUNCTIONS = (
 BUSY = ("reconcile", "refund", "relay")
 SELDOM = ("ingest-bus", "sweep", "triage", "triage-desk")
 """These run so much less often that they are drawn more often."""
+OUTLASTED = ("sweep", "sweep", "reconcile")
+"""Where these are down for long, transactions wait until they expire."""
 USES_TABLES = frozenset(FUNCTIONS) - {"ingest-bus", "relay"}
 """The others only send."""
 HOUR_MS = 3_600_000
@@ -176,8 +178,8 @@ class Faults:
         return f"{function or 'any'} x{times}"
 
     def _break_down(self, kind: Fault, random: Random) -> str:
-        function = random.choice((*FUNCTIONS, "sweep"))
-        hours = random.choice((1, 1, 1, 6))
+        function = random.choice((*FUNCTIONS, *OUTLASTED))
+        hours = random.choice((1, 1, 6))
         # Inbox keeps a message for four days.
         if kind is Fault.DOWN and function != "ingest-bus":
             hours = random.choice((1, 9 * 24))

@@ -127,7 +127,7 @@ THEMES = (
         0.6,
         0,
     ),
-    Theme("an outage", 0.2, {Deed.REDRIVE: 6, Deed.TIME: 4, Deed.REFUND: 6}, 1.0, 0, True),
+    Theme("an outage", 0.2, {Deed.REDRIVE: 6, Deed.TIME: 10, Deed.REFUND: 6}, 1.0, 0, True),
     Theme("years", 0.15, {Deed.TIME: 8}, 0.2, 3_000, True),
 )
 
@@ -242,6 +242,6 @@ def _faults(random: Random, theme: Theme, steps: int, last: int) -> list[Item]:
             (0, *(2 * FUNDED_AT,) * 2, *random.choices(range(max(1, last // 2)), k=2))
         )
         items.append(Item(at, kind, random.getrandbits(32)))
-        if random.random() < 0.3:  # what then waits is for the sweep
+        if random.random() < 0.5:  # what then waits is for the sweep
             items.append(Item(at, Fault.STREAM_PAUSED, random.getrandbits(32)))
     return items

@@ -20,6 +20,7 @@ from tests import environment
 environment.enter()  # before any module of ours is imported
 
 from tests.simulation.histories import coverage, play  # noqa: E402
+from tests.simulation.histories.faults import befalls  # noqa: E402
 from tests.simulation.histories.plan import Fault, plan  # noqa: E402
 
 
@@ -113,11 +114,13 @@ def _print_faults(reached: Counter[str], console: Console) -> None:
         told = ", ".join(f"{name} {count}" for name, count in of.items())
         table.add_row(kind, str(reached[f"fault {kind}"]), str(reached[f"spoilt {kind}"]), told)
     console.print(table)
-    calls = Table("call", "made", *coverage.AT_EACH_CALL, title="Faults at each call")
+    calls = Table("call", "made", "befallen by", title="Faults at each call")
     for name in sorted(each for each in reached if each.startswith("made ")):
         call = name.removeprefix("made ")
-        counts = [reached[f"call {call}: {kind}"] for kind in coverage.AT_EACH_CALL]
-        calls.add_row(call, str(reached[name]), *map(str, counts))
+        operation = call.split()[1]
+        kinds = [kind for kind in coverage.AT_EACH_CALL if befalls(kind, operation)]
+        told = ", ".join(f"{kind} {reached[f'call {call}: {kind}']}" for kind in kinds)
+        calls.add_row(call, str(reached[name]), told)
     console.print(calls)
 
 

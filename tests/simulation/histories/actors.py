@@ -27,6 +27,7 @@ FUNDED_SHARE = 0.9
 """Of the phones behind the first; the others are refused for want of a wallet."""
 BATCH_MAX = 50
 BATCH_SIZES = (4, 14)
+"""The smallest and the largest batch that an app sends here."""
 
 
 def spelt(phone: str, random: Random) -> str:
@@ -212,15 +213,15 @@ class Actors:
         return self._post_refund(Asking("refund", agent, original.key, None, refund_id, amount))
 
     def _to_give_back(self, random: Random) -> Asking:
-        """A debit to refund: one that was taken, mostly, and one that is partly given back best."""
-        rows = self.world.promises.rows.rows
-        status = {i: text(row, "status") for i, row in rows.items()}
-        taken = [each for each in self.submitted if status.get(each.identity) in SETTLED]
-        partly = [each for each in taken if status[each.identity] == "partially_refunded"]
-        dice = random.random()
-        if partly and dice < 0.3:
-            return random.choice(partly)
-        return random.choice(taken if taken and dice < 0.8 else self.submitted)
+        """A debit to refund: mostly one that was taken; often one where others are at it, too."""
+        status = {i: text(row, "status") for i, row in self.world.promises.rows.rows.items()}
+        taken = {identity for identity, each in status.items() if each in SETTLED}
+        partly = {identity for identity in taken if status[identity] == "partially_refunded"}
+        held = {identity for identity, each in status.items() if each == "held"}
+        just_asked = {each.identity for each in self.refunds[-1:]}
+        wanted = random.choice((*(taken,) * 4, partly, held, just_asked))
+        found = [each for each in self.submitted if each.identity in wanted]
+        return random.choice(found or self.submitted)
 
     def _refund_again(self, random: Random) -> str:
         if not self.refunds:
@@ -360,7 +361,7 @@ class Actors:
         phone, status = random.choice(self.phones), random.choice(("frozen", "active"))
         known = sorted(self.world.promises.asked.statuses)
         request_id = f"S-{self.number()}"
-        if known and random.random() < 0.35:
+        if known and random.random() < 0.5:
             _, request_id, phone = random.choice(known)
         self.world.promises.asked.statuses["compliance", request_id, phone].add(status)
         detail = {"source": "compliance", "requestId": request_id, "status": status}

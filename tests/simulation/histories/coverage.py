@@ -66,8 +66,7 @@ FLOORS: Mapping[str, int] = {
     "source": 6,
     "status": 60,
     "status expired": 1,
-    "struck": 2,
-    "two at once in": 2,
+    "two at once in reconcile": 12,
     "verdict": 100,
 }
 """How often at the least, by how a name begins: the longest that fits. A third, about, of what they

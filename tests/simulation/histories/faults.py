@@ -27,7 +27,7 @@ FUNCTIONS = (
 BUSY = ("reconcile", "refund", "relay")
 SELDOM = ("ingest-bus", "sweep", "triage", "triage-desk")
 """These run so much less often that they are drawn more often."""
-OUTLASTED = ("sweep", "sweep", "reconcile")
+OUTLASTED = ("sweep", "sweep", "sweep", "reconcile")
 """Where these are down for long, transactions wait until they expire."""
 USES_TABLES = frozenset(FUNCTIONS) - {"ingest-bus", "relay"}
 """The others only send."""
@@ -125,8 +125,10 @@ class Armed:
     times: int
     random: Random
     number: int
-    first: bool = False
+    first: bool
     """Only a call that its function has not made before: so are the rare ones met."""
+    skips: int
+    """Calls that it lets pass: so is what a run does last met as well as what it does first."""
 
 
 @dataclass
@@ -157,12 +159,11 @@ class Faults:
         if kind in OUTAGES:
             return self._break_down(kind, random)
         if kind in _COUNTED:
-            on = random.choice((None, *map(random.choice, (FUNCTIONS, FUNCTIONS, SELDOM))))
-            on = on if kind is Fault.SKEWED else None
+            on = _whose(random) if kind is Fault.SKEWED else None
             self.counted[kind, on] += random.choice((1, 1, 2))
             return on or ""
         if kind is Fault.LAGGING:
-            self.lags = (self.now_ms() + random.randint(1, 60) * 60_000, random)
+            self.lags = (self.now_ms() + random.randint(30, 600) * 60_000, random)
             return ""
         table = random.choice((*("OfflineTx",) * 2, "WalletLedger", "DeadLetters"))
         lasts_ms = DAY_MS + HOUR_MS if kind is Fault.STREAM_LOST else random.randint(1, 30) * 60_000
@@ -170,11 +171,12 @@ class Faults:
         return table
 
     def _arm(self, kind: Fault, random: Random) -> str:
-        function = random.choice((None, *map(random.choice, (BUSY, FUNCTIONS, SELDOM))))
+        function = _whose(random)
         times = random.choice((1, 1, 2, 3, 6, 9)) if kind in _LASTING else 1
         self._begun += 1
-        armed = Armed(kind, function, times, random, self._begun, first=random.random() < 0.4)
-        self.armed.append(armed)
+        first = random.random() < 0.4
+        skips = 0 if first else random.choice((0, 0, 1, 3, 9))
+        self.armed.append(Armed(kind, function, times, random, self._begun, first, skips))
         return f"{function or 'any'} x{times}"
 
     def _break_down(self, kind: Fault, random: Random) -> str:
@@ -182,7 +184,7 @@ class Faults:
         hours = random.choice((1, 1, 6))
         # Inbox keeps a message for four days.
         if kind is Fault.DOWN and function != "ingest-bus":
-            hours = random.choice((1, 9 * 24))
+            hours = random.choice((1, 9 * 24, 9 * 24))
         self.outages[function] = (kind, self.now_ms() + hours * HOUR_MS)
         self.tables_only = function in USES_TABLES and random.random() < 0.7
         return f"{function} {'tables only' if self.tables_only else ''}".rstrip()
@@ -279,11 +281,19 @@ class Faults:
                 continue
             if armed.first and self.hits.made[function, call.operation] > 1:
                 continue
+            if armed.skips:
+                armed.skips -= 1
+                continue
             armed.times, armed.first = armed.times - 1, False
             if not armed.times:
                 self.armed.remove(armed)
             return armed
         return None
+
+
+def _whose(random: Random) -> str | None:
+    """On which function a fault is; None: on whichever comes first."""
+    return random.choice((None, *map(random.choice, (BUSY, FUNCTIONS, SELDOM))))
 
 
 def befalls(kind: Fault, operation: str) -> bool:

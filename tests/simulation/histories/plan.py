@@ -81,7 +81,7 @@ DEEDS: Mapping[Deed, float] = {
     Deed.CREDIT: 2,
     Deed.CREDIT_AGAIN: 1,
     Deed.CREDIT_OTHER: 0.7,
-    Deed.FREEZE: 1.5,
+    Deed.FREEZE: 2,
     Deed.BUS_REFUND: 5,
     Deed.BUS_REFUND_AGAIN: 2,
     Deed.BUS_POISON: 0.4,
@@ -237,7 +237,7 @@ def _faults(random: Random, theme: Theme, steps: int, last: int) -> list[Item]:
         at = random.randrange(last) if random.random() < 0.2 else random.randint(FUNDED_AT, last)
         items.append(Item(at, random.choices(kinds, weights)[0], random.getrandbits(32)))
     outages = (random.random() < theme.outage) + (random.random() < theme.outage * 0.7)
-    for kind in random.choices(sorted(LONG), k=outages):
+    for kind in random.choices((*sorted(LONG), Fault.DOWN), k=outages):
         at = random.choice(
             (0, *(2 * FUNDED_AT,) * 2, *random.choices(range(max(1, last // 2)), k=2))
         )

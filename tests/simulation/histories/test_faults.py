@@ -74,7 +74,7 @@ def test_an_outage_that_nothing_met_is_not_counted() -> None:
 
 def test_a_spell_of_conflicts_is_one_fault_at_one_call() -> None:
     faults, _ = begun(Fault.CONFLICT, "any x3")
-    faults.armed[0].first = False
+    faults.armed[0].first, faults.armed[0].skips = False, 0
 
     fates = [faults.fate("ingest", call("PutItem"), answer) for _ in range(4)]
 
@@ -86,17 +86,26 @@ def test_a_spell_of_conflicts_is_one_fault_at_one_call() -> None:
 
 def test_a_fault_for_what_is_seldom_called_waits_for_a_call_not_made_before() -> None:
     faults, _ = begun(Fault.KILLED_BEFORE, "any")
-    faults.armed[0].first = False
-    armed = faults.armed.pop()
+    [armed] = faults.armed
+    faults.armed = []
     faults.fate("relay", call("GetItem"), answer)
-    armed.first = True
-    faults.armed.append(armed)
+    armed.first, armed.skips = True, 0
+    faults.armed = [armed]
 
     known = faults.fate("relay", call("GetItem"), answer)
     new = faults.fate("relay", call("UpdateItem"), answer)
 
     assert isinstance(known, Answered)
     assert isinstance(new, Dies)
+
+
+def test_a_fault_that_lets_calls_pass_befalls_the_one_behind_them() -> None:
+    faults, _ = begun(Fault.KILLED_BEFORE, "any")
+    faults.armed[0].first, faults.armed[0].skips = False, 2
+
+    fates = [faults.fate("relay", call("GetItem"), answer) for _ in range(3)]
+
+    assert [isinstance(fate, Dies) for fate in fates] == [False, False, True]
 
 
 def test_a_stream_that_nobody_had_to_wait_for_was_not_paused() -> None:
@@ -121,7 +130,7 @@ def test_a_skewed_clock_is_the_one_of_the_function_that_was_drawn() -> None:
 
 def test_what_has_nearly_died_out_is_missed() -> None:
     enough = coverage.expected()
-    name = f"struck relay: {Fault.STARVED}"
+    name = f"fault {Fault.STARVED}"
 
     assert coverage.missing(enough) == []
     assert coverage.missing({**enough, name: 1}) == [f"{name}: 1 of {enough[name]}"]

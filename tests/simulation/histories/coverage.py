@@ -90,8 +90,8 @@ ELSEWHERE: Mapping[str, str] = {
 }
 """What need not be reached here, each with its reason."""
 
-CALLS_OFTEN = HISTORIES
-"""A call that is made less than once a history is left to the crash points, which try each."""
+CALLS_OFTEN = 2 * HISTORIES
+"""A call that is made less than twice a history is left to the crash points, which try each."""
 AT_EACH_CALL = (
     Fault.THROTTLED,
     Fault.CONFLICT,

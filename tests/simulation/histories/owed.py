@@ -136,6 +136,8 @@ class Order:
 
     waiting: dict[str, dict[str, Meant]] = field(default_factory=dict)
     """By phone, then by message id: the debit that a message asks for."""
+    left: set[Meant] = field(default_factory=set)
+    """Of which a message left the queue: a run that stalled may have it still."""
     off: bool = False
     """Where a run was let through that may leave a message behind for good (ADR 15)."""
 
@@ -149,12 +151,13 @@ class Order:
     def gone(self, message_id: str) -> None:
         """A message left the queue: it was done, or given up."""
         for messages in self.waiting.values():
-            messages.pop(message_id, None)
+            if message_id in messages:
+                self.left.add(messages.pop(message_id))
 
     def decided(self, phone: str, meant: Meant, undecided: "set[Meant]") -> None:
         """A debit is in the books: nothing that came before it may still be queued."""
         messages = self.waiting.get(phone, {})
-        if self.off or meant not in messages.values():
+        if self.off or meant in self.left or meant not in messages.values():
             return
         for earlier in _until(messages, meant):
             if earlier in undecided:

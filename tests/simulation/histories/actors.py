@@ -10,6 +10,7 @@ from tests.simulation.histories.books import number, text
 from tests.simulation.histories.operators import Operators
 from tests.simulation.histories.plan import Deed, Item
 from tests.simulation.histories.promises import Asking
+from tests.simulation.histories.rows import SETTLED
 from tests.simulation.histories.runs import Run
 from tests.simulation.histories.strangers import Strangers
 
@@ -19,8 +20,14 @@ if TYPE_CHECKING:
 PHONES = ("254712345678", "254722000111", "254733000111", "254790123456", "254701234567")
 NOTE = "the customer was unhappy"
 """Words of a person: in requests and tables, and never in a log."""
-AMOUNTS = (1, 40, 100, 100, 250, 5_000)
+AMOUNTS = (1, 40, 100, 100, 250, 250, 900, 5_000)
+FUNDS = (300, 9_000, 60_000, 60_000, 60_000)
+"""What a wallet begins with, in minor units: the poorest are soon too poor."""
+FUNDED_SHARE = 0.9
+"""Of the phones behind the first; the others are refused for want of a wallet."""
 BATCH_MAX = 50
+BATCH_SIZES = (4, 14)
+"""The smallest and the largest batch that an app sends here."""
 
 
 def spelt(phone: str, random: Random) -> str:
@@ -125,16 +132,16 @@ class Actors:
         agent = random.choice(self.agents)
         askings: list[Asking | None] = []
         documents: list[Any] = []
-        for _ in range(random.randint(2, 6)):
+        for _ in range(random.randint(*BATCH_SIZES)):
             dice = random.random()
             own = [each for each in self.submitted if each.agent == agent]
             asking = self._new(random)
             asking = Asking("submit", agent, f"K-{len(own) + 1}", asking.content)
-            if dice < 0.2 and own:
+            if dice < 0.15 and own:
                 asking = random.choice(own)
-            elif dice < 0.3 and own:
+            elif dice < 0.2 and own:
                 asking = Asking("submit", agent, random.choice(own).key, asking.content)
-            elif dice < 0.37:
+            elif dice < 0.25:
                 askings.append(None)
                 documents.append({"agentId": agent, "amount": "12"})
                 continue
@@ -197,13 +204,24 @@ class Actors:
     def _refund(self, random: Random) -> str:
         if not self.submitted:
             return ""
-        original = random.choice(self.submitted)
+        original = self._to_give_back(random)
         assert original.content is not None
         whole = original.content.amount
-        amount = random.choice((None, None, whole, max(1, whole // 2), max(1, whole // 3), 10**6))
+        amount = random.choice((None, whole, max(1, whole // 2), *(max(1, whole // 3),) * 2, 10**6))
         refund_id = random.choice(("full", f"R-{self.number()}", f"R-{self.number()}"))
         agent = random.choice((original.agent,) * 6 + tuple(self.agents))
         return self._post_refund(Asking("refund", agent, original.key, None, refund_id, amount))
+
+    def _to_give_back(self, random: Random) -> Asking:
+        """A debit to refund: mostly one that was taken; often one where others are at it, too."""
+        status = {i: text(row, "status") for i, row in self.world.promises.rows.rows.items()}
+        taken = {identity for identity, each in status.items() if each in SETTLED}
+        partly = {identity for identity in taken if status[identity] == "partially_refunded"}
+        held = {identity for identity, each in status.items() if each == "held"}
+        just_asked = {each.identity for each in self.refunds[-1:]}
+        wanted = random.choice((*(taken,) * 4, partly, held, just_asked))
+        found = [each for each in self.submitted if each.identity in wanted]
+        return random.choice(found or self.submitted)
 
     def _refund_again(self, random: Random) -> str:
         if not self.refunds:
@@ -311,11 +329,14 @@ class Actors:
         )
 
     def _fund(self, random: Random) -> str:
-        for phone in self.phones:
+        """Every phone that will be used, but for some that nobody ever opened a wallet for."""
+        first, *others = self.phones
+        funded = [first, *(phone for phone in others if random.random() < FUNDED_SHARE)]
+        for phone in funded:
             identity = {"source": "mpesa", "creditId": f"C-{self.number()}", "digits": phone}
-            amount = random.choice((300, 1_000, 6_000))
+            amount = random.choice(FUNDS)
             self._put_credit({**identity, "amount": amount, "currency": "KES"}, random)
-        return f"x{len(self.phones)}"
+        return f"x{len(funded)}"
 
     def _put_credit(self, credit: dict[str, Any], random: Random) -> str:
         self.credits.append(credit)
@@ -340,7 +361,7 @@ class Actors:
         phone, status = random.choice(self.phones), random.choice(("frozen", "active"))
         known = sorted(self.world.promises.asked.statuses)
         request_id = f"S-{self.number()}"
-        if known and random.random() < 0.2:
+        if known and random.random() < 0.5:
             _, request_id, phone = random.choice(known)
         self.world.promises.asked.statuses["compliance", request_id, phone].add(status)
         detail = {"source": "compliance", "requestId": request_id, "status": status}
@@ -350,7 +371,7 @@ class Actors:
     def _bus_refund(self, random: Random) -> str:
         if not self.submitted:
             return ""
-        original = random.choice(self.submitted)
+        original = self._to_give_back(random)
         assert original.content is not None
         whole, dice = original.content.amount, random.random()
         phone = original.content.phone if dice > 0.1 else random.choice(self.phones)
@@ -395,6 +416,6 @@ class Actors:
         """A while in which nobody does anything; queues do not keep a message for all time."""
         minutes = random.choice((1, 5, 20, 60))
         if self.world.delivery.can_wait():
-            minutes = random.choice((5, 60, 60, 24 * 60, 8 * 24 * 60))
+            minutes = random.choice((5, 60, 24 * 60, 8 * 24 * 60, 8 * 24 * 60))
         self.world.now_ms += minutes * 60_000
         return f"{minutes} minutes"

@@ -21,7 +21,7 @@ class Rules:
     def match(self, delivery: Delivery) -> None:
         """A rule has matched an event."""
         faults, dice = self.world.faults, self.world.dice
-        if faults.takes(Fault.EVENT_LOST):
+        if faults.takes(Fault.EVENT_LOST, delivery.rule):
             rule = f"arn:aws:events:us-east-1:000000000000:rule/wakala/{delivery.rule}"
             self.world.delivery.queues.send(
                 "DeliveryFailuresQueue",
@@ -31,8 +31,8 @@ class Rules:
                 ERROR_CODE="NO_PERMISSIONS",
             )
             return
-        for _ in range(2 if faults.takes(Fault.EVENT_TWICE) else 1):
-            late = faults.takes(Fault.EVENT_LATE)
+        for _ in range(2 if faults.takes(Fault.EVENT_TWICE, delivery.rule) else 1):
+            late = faults.takes(Fault.EVENT_LATE, delivery.rule)
             delay_ms = 1 + dice.roll("bus ms", 20 * 60_000 if late else 400)
             self._number += 1
             heapq.heappush(self.late, (self.world.now_ms + delay_ms, self._number, delivery))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tests.simulation.histories.world import Action, World
 
 MINUTE_MS = 60_000
+STREAM_AGAIN_MS = 500
 
 
 class Source(Protocol):
@@ -82,6 +83,15 @@ class Delivery:
         told += [f"stream {each.table}" for each in self.streams if each.depth()]
         return [*told, *(["bus"] if self.rules.late else [])]
 
+    def again_ms(self, function: str, began_ms: int) -> int:
+        """When another run mostly gets what this one holds, if it has stalled."""
+        queues = [each.queue for each in self.pollers if each.mapped.function == function]
+        if queues:
+            return began_ms + 1000 * max(each.visibility_s for each in queues)
+        if any(each.mapped.function == function for each in self.streams):
+            return began_ms + STREAM_AGAIN_MS
+        return (began_ms // MINUTE_MS + 1) * MINUTE_MS
+
     def can_wait(self) -> bool:
         """Whether days may go by: nothing is where AWS forgets it within a week."""
         short = ("InboxQueue", "DeliveryFailuresQueue")
@@ -104,7 +114,7 @@ class Delivery:
         world.now_ms += random.choice((1, 31, 31, 400)) * DAY_MS
         gone = world.account.dynamodb.delete_expired(world.now_ms // 1000)
         if gone:
-            world.faults.hit[Fault.PURGED] += 1
+            world.faults.hits.note(Fault.PURGED, "tables")
         return f"{gone} items"
 
 

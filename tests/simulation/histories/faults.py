@@ -9,6 +9,7 @@ from typing import Any
 from botocore.exceptions import ConnectionClosedError, ReadTimeoutError
 
 from tests.simulation.cloud.errors import AwsError
+from tests.simulation.histories.hits import Hits
 from tests.simulation.histories.plan import Fault, Item
 from tests.simulation.histories.processes import Call
 
@@ -23,14 +24,17 @@ FUNCTIONS = (
     "triage",
     "triage-desk",
 )
-BUSY = (*("reconcile", "refund", "relay") * 3, *FUNCTIONS)
-CONSUMERS = (*("reconcile", "refund", "relay") * 2, "ingest-bus", *FUNCTIONS)
+BUSY = ("reconcile", "refund", "relay")
+SELDOM = ("ingest-bus", "sweep", "triage", "triage-desk")
+"""These run so much less often that they are drawn more often."""
+OUTLASTED = ("sweep", "sweep", "sweep", "reconcile")
+"""Where these are down for long, transactions wait until they expire."""
+USES_TABLES = frozenset(FUNCTIONS) - {"ingest-bus", "relay"}
+"""The others only send."""
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
-VISIBLE_AGAIN_MS = 60_000
-"""After this, what a stalled run holds is given to another one."""
 
-_ON_CALLS = frozenset(
+ON_CALLS = frozenset(
     {
         Fault.KILLED_BEFORE,
         Fault.KILLED_AFTER,
@@ -63,7 +67,7 @@ _OPERATIONS = {
     Fault.PARTIAL_SEND: {"SendMessageBatch"},
     Fault.PARTIAL_PUT: {"PutEvents"},
 }
-_OUTAGES = frozenset({Fault.DOWN, Fault.CRASHING, Fault.STARVED, Fault.DENIED})
+OUTAGES = frozenset({Fault.DOWN, Fault.CRASHING, Fault.STARVED, Fault.DENIED})
 _COUNTED = frozenset(
     {
         Fault.NOT_DELETED,
@@ -120,6 +124,11 @@ class Armed:
     function: str | None
     times: int
     random: Random
+    number: int
+    first: bool
+    """Only a call that its function has not made before: so are the rare ones met."""
+    skips: int
+    """Calls that it lets pass: so is what a run does last met as well as what it does first."""
 
 
 @dataclass
@@ -128,7 +137,8 @@ class Faults:
 
     now_ms: Callable[[], int]
     armed: list[Armed] = field(default_factory=list)
-    counted: Counter[Fault] = field(default_factory=Counter)
+    counted: Counter[tuple[Fault, str | None]] = field(default_factory=Counter)
+    """Faults that befall the next that comes, or the next of one function."""
     outages: dict[str, tuple[Fault, int]] = field(default_factory=dict)
     lags: tuple[int, Random] = (0, Random(0))
     """Until when reads may lag that need not be consistent, and whose numbers say how far."""
@@ -136,38 +146,48 @@ class Faults:
     """Whether an outage of calls is one of DynamoDB alone."""
     paused: dict[str, int] = field(default_factory=dict)
     """Tables whose stream nobody reads, and until when."""
-    _met: set[tuple[str, int]] = field(default_factory=set)
-    hit: Counter[Fault] = field(default_factory=Counter)
+    hits: Hits = field(default_factory=Hits)
     """What really befell something."""
+    _begun: int = 0
 
     def begin(self, item: Item) -> str:
         """From now on this is wrong; on what, for the trace."""
         random, kind = item.random(), item.what
         assert isinstance(kind, Fault)
-        if kind in _ON_CALLS:
-            function = random.choice((None, random.choice(BUSY), random.choice(BUSY)))
-            times = random.choice((1, 1, 2, 3, 6, 9)) if kind in _LASTING else 1
-            self.armed.append(Armed(kind, function, times, random))
-            return f"{function or 'any'} x{times}"
-        if kind in _OUTAGES:
-            function = random.choice(CONSUMERS)
-            # Inbox keeps a message for four days.
-            long = kind is Fault.DOWN and function != "ingest-bus"
-            hours = random.choice((1, 1, 1, 9 * 24)) if long else 1
-            self.outages[function] = (kind, self.now_ms() + hours * HOUR_MS)
-            self.tables_only = random.random() < 0.7
-            return f"{function} {'tables only' if self.tables_only else ''}"
+        if kind in ON_CALLS:
+            return self._arm(kind, random)
+        if kind in OUTAGES:
+            return self._break_down(kind, random)
         if kind in _COUNTED:
-            self.counted[kind] += random.choice((1, 1, 2))
-            return ""
+            on = _whose(random) if kind is Fault.SKEWED else None
+            self.counted[kind, on] += random.choice((1, 1, 2))
+            return on or ""
         if kind is Fault.LAGGING:
-            self.lags = (self.now_ms() + random.randint(1, 60) * 60_000, random)
+            self.lags = (self.now_ms() + random.randint(30, 600) * 60_000, random)
             return ""
-        table = random.choice((*("OfflineTx",) * 3, "WalletLedger", "DeadLetters"))
+        table = random.choice((*("OfflineTx",) * 2, "WalletLedger", "DeadLetters"))
         lasts_ms = DAY_MS + HOUR_MS if kind is Fault.STREAM_LOST else random.randint(1, 30) * 60_000
         self.paused[table] = self.now_ms() + lasts_ms
-        self.hit[kind] += 1
         return table
+
+    def _arm(self, kind: Fault, random: Random) -> str:
+        function = _whose(random)
+        times = random.choice((1, 1, 2, 3, 6, 9)) if kind in _LASTING else 1
+        self._begun += 1
+        first = random.random() < 0.4
+        skips = 0 if first else random.choice((0, 0, 1, 3, 9))
+        self.armed.append(Armed(kind, function, times, random, self._begun, first, skips))
+        return f"{function or 'any'} x{times}"
+
+    def _break_down(self, kind: Fault, random: Random) -> str:
+        function = random.choice((*FUNCTIONS, *OUTLASTED))
+        hours = random.choice((1, 1, 6))
+        # Inbox keeps a message for four days.
+        if kind is Fault.DOWN and function != "ingest-bus":
+            hours = random.choice((1, 9 * 24, 9 * 24))
+        self.outages[function] = (kind, self.now_ms() + hours * HOUR_MS)
+        self.tables_only = function in USES_TABLES and random.random() < 0.7
+        return f"{function} {'tables only' if self.tables_only else ''}".rstrip()
 
     def stop(self) -> None:
         """Nothing goes wrong any more."""
@@ -177,20 +197,23 @@ class Faults:
         self.paused.clear()
         self.lags = (0, Random(0))
 
-    def lag(self, _table: str, _index: str | None) -> int:
+    def lag(self, table: str, index: str | None) -> int:
         """How many commits behind a read is that does not ask for the latest."""
         until_ms, random = self.lags
         if until_ms <= self.now_ms():
             return 0
-        self.hit[Fault.LAGGING] += 1
-        return random.randint(0, 5)
+        commits = random.randint(0, 5)
+        if commits:
+            self.hits.note(Fault.LAGGING, index or table, until_ms)
+        return commits
 
-    def takes(self, kind: Fault) -> bool:
+    def takes(self, kind: Fault, on: str) -> bool:
         """Whether a fault that is counted befalls this; it is used up then."""
-        if not self.counted[kind]:
+        which = next((each for each in ((kind, on), (kind, None)) if self.counted[each]), None)
+        if which is None:
             return False
-        self.counted[kind] -= 1
-        self.hit[kind] += 1
+        self.counted[which] -= 1
+        self.hits.note(kind, on)
         return True
 
     def outage(self, function: str) -> Fault | None:
@@ -205,17 +228,12 @@ class Faults:
         """Whether a function has this outage; that something met it is noted."""
         if self.outage(function) is not kind:
             return False
-        self.hit[kind] += 1
+        self.hits.note(kind, function, self.outages[function])
         return True
 
     def is_down(self, function: str) -> bool:
-        """Whether nothing can start a function; each outage that is met is counted once."""
-        if self.outage(function) is not Fault.DOWN:
-            return False
-        met = (function, self.outages[function][1])
-        self.hit[Fault.DOWN] += met not in self._met
-        self._met.add(met)
-        return True
+        """Whether nothing can start a function."""
+        return self.suffers(function, Fault.DOWN)
 
     def is_paused(self, table: str) -> bool:
         """Whether nobody reads a table's stream."""
@@ -223,11 +241,14 @@ class Faults:
         if until_ms and until_ms <= self.now_ms():
             del self.paused[table]
             return False
+        if until_ms:
+            self.hits.note(Fault.STREAM_PAUSED, table, until_ms)
         return bool(until_ms)
 
     def fate(self, function: str, call: Call, run: Callable[[Mapping[str, Any]], Any]) -> Fate:
         """What becomes of a call; `run` makes it, with the body that is given."""
-        met = call.service == "dynamodb" or not self.tables_only or function == "relay"
+        self.hits.made[function, call.operation] += 1
+        met = call.service == "dynamodb" or not self.tables_only
         if met and self.suffers(function, Fault.STARVED):
             return _refused(call, AwsError("ThrottlingException", "Rate exceeded"))
         if met and call.operation not in READS and self.suffers(function, Fault.DENIED):
@@ -235,7 +256,7 @@ class Faults:
         armed = self._take(function, call)
         if armed is None:
             return _through(call, run)
-        self.hit[armed.kind] += 1
+        self.hits.note_call(armed.kind, function, call.operation, armed.number)
         match armed.kind:
             case Fault.KILLED_BEFORE:
                 return Dies()
@@ -256,15 +277,30 @@ class Faults:
         for armed in self.armed:
             if armed.function not in (None, function):
                 continue
-            if call.operation not in _OPERATIONS.get(armed.kind, {call.operation}):
+            if not befalls(armed.kind, call.operation):
                 continue
-            if armed.kind in _WRITES_ONLY and call.operation in READS:
+            if armed.first and self.hits.made[function, call.operation] > 1:
                 continue
-            armed.times -= 1
+            if armed.skips:
+                armed.skips -= 1
+                continue
+            armed.times, armed.first = armed.times - 1, False
             if not armed.times:
                 self.armed.remove(armed)
             return armed
         return None
+
+
+def _whose(random: Random) -> str | None:
+    """On which function a fault is; None: on whichever comes first."""
+    return random.choice((None, *map(random.choice, (BUSY, FUNCTIONS, SELDOM))))
+
+
+def befalls(kind: Fault, operation: str) -> bool:
+    """Whether a fault of calls makes sense of this operation."""
+    if kind in _WRITES_ONLY and operation in READS:
+        return False
+    return operation in _OPERATIONS.get(kind, {operation})
 
 
 def _through(call: Call, run: Callable[[Mapping[str, Any]], Any]) -> Fate:

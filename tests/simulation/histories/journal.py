@@ -58,7 +58,7 @@ class Journal:
         lines, self.sink.lines = self.sink.lines, []
         for line in lines:
             self._promises.logged(line)
-            if not self._faults.hit[Fault.DENIED] and any(each in line for each in ALARMING):
+            if not self._faults.hits.had(Fault.DENIED) and any(each in line for each in ALARMING):
                 raise Broken("ALARM", line.strip()[:600])
             if self.keep_trace and line.strip():
                 self.lines.append(f"      | {line.strip()[:300]}")

@@ -20,6 +20,8 @@ type Worth = tuple[str | int | None, ...]
 
 type Fact = tuple[str, ...]
 """An event's name, and the ids of what it tells of."""
+type Meant = tuple[Transaction, Content]
+"""A debit as a message asks for it: a stranger's may bear the key of a row that means another."""
 
 OF_STATUS = {
     "held": "TransactionHeld",
@@ -145,8 +147,10 @@ def _of_entry(kind: str, item: Item) -> tuple[str, ...]:
 class Order:
     """P10: what waits in TxQueue of each phone, in the order in which it was sent."""
 
-    waiting: dict[str, dict[str, Transaction]] = field(default_factory=dict)
+    waiting: dict[str, dict[str, Meant]] = field(default_factory=dict)
     """By phone, then by message id: the debit that a message asks for."""
+    left: set[Meant] = field(default_factory=set)
+    """Of which a message left the queue: a run that stalled may have it still."""
     off: bool = False
     """Where a run was let through that may leave a message behind for good (ADR 15)."""
 
@@ -154,33 +158,34 @@ class Order:
         """A message was taken by the queue; a repetition changes nothing."""
         asked = _read(body)
         if asked is not None:
-            phone, identity = asked
-            self.waiting.setdefault(phone, {}).setdefault(message_id, identity)
+            phone, meant = asked
+            self.waiting.setdefault(phone, {}).setdefault(message_id, meant)
 
     def gone(self, message_id: str) -> None:
         """A message left the queue: it was done, or given up."""
         for messages in self.waiting.values():
-            messages.pop(message_id, None)
+            if message_id in messages:
+                self.left.add(messages.pop(message_id))
 
-    def decided(self, phone: str, identity: Transaction, undecided: "set[Transaction]") -> None:
+    def decided(self, phone: str, meant: Meant, undecided: "set[Meant]") -> None:
         """A debit is in the books: nothing that came before it may still be queued."""
         messages = self.waiting.get(phone, {})
-        if self.off or identity not in messages.values():
+        if self.off or meant in self.left or meant not in messages.values():
             return
-        for earlier in _until(messages, identity):
+        for earlier in _until(messages, meant):
             if earlier in undecided:
-                raise Broken("P10", f"{identity} was decided before {earlier}")
+                raise Broken("P10", f"{meant[0]} was decided before {earlier[0]}")
 
 
-def _until(messages: dict[str, Transaction], identity: Transaction) -> Iterator[Transaction]:
+def _until(messages: dict[str, Meant], meant: Meant) -> Iterator[Meant]:
     for each in messages.values():
-        if each == identity:
+        if each == meant:
             return
         yield each
 
 
-def _read(body: str) -> tuple[str, Transaction] | None:
-    """The phone and the transaction of a debit's message; of a lie about one, none."""
+def _read(body: str) -> tuple[str, Meant] | None:
+    """The phone and what a debit's message means; of a lie about one, none."""
     try:
         members = json.loads(body)
         identity = members["agentId"], members["idempotencyKey"]
@@ -188,4 +193,4 @@ def _read(body: str) -> tuple[str, Transaction] | None:
         true = members["fingerprint"] == fingerprint(identity, content)
     except (ValueError, LookupError, TypeError):
         return None
-    return (content.phone, identity) if true else None
+    return (content.phone, (identity, content)) if true else None

@@ -65,33 +65,33 @@ class Fault(StrEnum):
     CRASHING = "a function that crashes"
     STARVED = "a function throttled by AWS"
     DENIED = "a function denied what it writes"
-    LAGGING = "indexes lag behind"
+    LAGGING = "reads lag behind"
     PURGED = "time to live deletes"
 
 
 DEEDS: Mapping[Deed, float] = {
-    Deed.SUBMIT: 8,
-    Deed.BATCH: 2,
+    Deed.SUBMIT: 6,
+    Deed.BATCH: 3,
     Deed.BURST: 0.2,
-    Deed.RESEND: 4,
+    Deed.RESEND: 3,
     Deed.RESEND_OTHER: 1.5,
     Deed.STATUS: 1.5,
-    Deed.REFUND: 4,
-    Deed.REFUND_AGAIN: 1.5,
-    Deed.CREDIT: 3,
+    Deed.REFUND: 7,
+    Deed.REFUND_AGAIN: 2,
+    Deed.CREDIT: 2,
     Deed.CREDIT_AGAIN: 1,
     Deed.CREDIT_OTHER: 0.7,
-    Deed.FREEZE: 1.5,
-    Deed.BUS_REFUND: 3,
-    Deed.BUS_REFUND_AGAIN: 1.5,
+    Deed.FREEZE: 2,
+    Deed.BUS_REFUND: 5,
+    Deed.BUS_REFUND_AGAIN: 2,
     Deed.BUS_POISON: 0.4,
     Deed.STRANGER: 0.6,
-    Deed.LOOK: 0.6,
-    Deed.REDRIVE: 2,
-    Deed.DISCARD: 1,
-    Deed.OLD_LETTER: 0.7,
-    Deed.MOVE_BACK: 0.6,
-    Deed.TIME: 1,
+    Deed.LOOK: 2,
+    Deed.REDRIVE: 3,
+    Deed.DISCARD: 1.5,
+    Deed.OLD_LETTER: 2,
+    Deed.MOVE_BACK: 0.7,
+    Deed.TIME: 2,
 }
 """How often each is done, beside the others."""
 
@@ -112,23 +112,23 @@ class Theme:
 
 
 THEMES = (
-    Theme("all of it", 0.4, {}, 0.4, 3_000),
+    Theme("all of it", 0.4, {}, 0.6, 3_000),
     Theme(
         "refunds",
         0.2,
         {Deed.REFUND: 12, Deed.REFUND_AGAIN: 6, Deed.BUS_REFUND: 10, Deed.BUS_REFUND_AGAIN: 5},
-        0.3,
+        0.5,
         3_000,
     ),
     Theme(
         "dead letters",
         0.2,
-        {Deed.OLD_LETTER: 10, Deed.REDRIVE: 10, Deed.DISCARD: 4, Deed.TIME: 4, Deed.MOVE_BACK: 3},
-        0.4,
+        {Deed.OLD_LETTER: 10, Deed.REDRIVE: 10, Deed.DISCARD: 4, Deed.TIME: 4, Deed.MOVE_BACK: 2},
+        0.6,
         0,
     ),
-    Theme("an outage", 0.2, {Deed.REDRIVE: 6, Deed.TIME: 4, Deed.REFUND: 6}, 1.0, 0, True),
-    Theme("years", 0.1, {Deed.TIME: 8}, 0.2, 3_000, True),
+    Theme("an outage", 0.2, {Deed.REDRIVE: 6, Deed.TIME: 10, Deed.REFUND: 6}, 1.0, 0, True),
+    Theme("years", 0.15, {Deed.TIME: 8}, 0.2, 3_000, True),
 )
 
 
@@ -145,8 +145,10 @@ OFTEN = frozenset(
 )
 LONG = frozenset({Fault.DOWN, Fault.CRASHING, Fault.STARVED, Fault.DENIED})
 """Outages: one of them fills a history."""
-FUNDED_AT = 12
+FUNDED_AT = 16
 """By this step the first credits are mostly settled."""
+DEBITED_AT = 80
+"""By this step the first debits are mostly settled."""
 LAST_PART = 0.9
 """Nothing begins in the last tenth of a history."""
 
@@ -190,16 +192,17 @@ def plan(seed: int, steps: int) -> Plan:
     [theme] = random.choices(THEMES, [each.share for each in THEMES])
     kinds = [deed for deed in DEEDS if random.random() < 0.8 or deed in theme.more]
     weights = [theme.more.get(deed, DEEDS[deed]) for deed in kinds]
-    items = [Item(0, Deed.FUND, random.getrandbits(32))] if random.random() < 0.9 else []
-    early = [random.randint(FUNDED_AT, 2 * FUNDED_AT) for _ in range(random.randint(1, 5))]
-    items += [Item(at, Deed.SUBMIT, random.getrandbits(32)) for at in early]
+    items = _opening(random, last)
     share = random.uniform(0.02, 0.05) if theme.calm else random.uniform(0.05, 0.12)
     for _ in range(round(steps * share)):
-        deed = random.choices(kinds, weights)[0]
-        items.append(Item(random.randint(FUNDED_AT, last), deed, random.getrandbits(32)))
+        deed, at = random.choices(kinds, weights)[0], random.randint(FUNDED_AT, last)
+        # A dead-letter queue has something in it only for a moment, or while triage is down.
+        letters = random.choice((0, 2, 4)) if deed is Deed.MOVE_BACK else 0
+        for each in (*(Deed.OLD_LETTER,) * letters, deed):
+            items.append(Item(at, each, random.getrandbits(32)))
     items += _faults(random, theme, steps, last)
-    if theme.name == "years":
-        purges = [random.randint(last // 3, last) for _ in range(random.randint(1, 3))]
+    if theme.name == "years" or random.random() < 0.15:
+        purges = [random.randint(last // 3, last) for _ in range(random.randint(2, 5))]
         items += [Item(at, Fault.PURGED, random.getrandbits(32)) for at in purges]
     return Plan(
         seed=seed,
@@ -213,18 +216,32 @@ def plan(seed: int, steps: int) -> Plan:
     )
 
 
+def _opening(random: Random, last: int) -> list[Item]:
+    """Money, then a day's debits, then some of it back: what comes later finds much to act on."""
+    deeds = [(0, Deed.FUND)] if random.random() < 0.97 else []
+    debits = [Deed.SUBMIT] * random.randint(0, 2) + [Deed.BATCH] * random.randint(2, 4)
+    deeds += [(random.randint(FUNDED_AT, 2 * FUNDED_AT), deed) for deed in debits]
+    back = random.choices((Deed.REFUND, Deed.BUS_REFUND), k=random.randint(1, 4))
+    deeds += [(random.randint(min(DEBITED_AT, last), last), deed) for deed in back]
+    return [Item(at, deed, random.getrandbits(32)) for at, deed in deeds]
+
+
 def _faults(random: Random, theme: Theme, steps: int, last: int) -> list[Item]:
-    kinds = [kind for kind in Fault if random.random() < 0.4 and kind not in LONG]
+    kinds = [kind for kind in Fault if random.random() < 0.5 and kind not in LONG]
     if random.random() < 0.1 or not kinds:
         kinds = sorted(OFTEN)
-    weights = [3.0 if kind in OFTEN else 1.0 for kind in kinds]
-    share = random.choice((0, 0.02)) if theme.calm else random.choice((0, 0.02, 0.05, 0.08))
-    items = [
-        Item(random.randrange(last), random.choices(kinds, weights)[0], random.getrandbits(32))
-        for _ in range(round(steps * share))
-    ]
-    if random.random() < theme.outage:
-        kind = random.choice(sorted(LONG))
-        at = random.choice((0, 2 * FUNDED_AT, random.randrange(max(1, last // 3))))
+    weights = [2.0 if kind in OFTEN else 1.0 for kind in kinds]
+    share = random.choice((0, 0.05)) if theme.calm else random.choice((0, 0.05, 0.1, 0.15))
+    items = []
+    for _ in range(round(steps * share)):
+        at = random.randrange(last) if random.random() < 0.2 else random.randint(FUNDED_AT, last)
+        items.append(Item(at, random.choices(kinds, weights)[0], random.getrandbits(32)))
+    outages = (random.random() < theme.outage) + (random.random() < theme.outage * 0.7)
+    for kind in random.choices((*sorted(LONG), Fault.DOWN), k=outages):
+        at = random.choice(
+            (0, *(2 * FUNDED_AT,) * 2, *random.choices(range(max(1, last // 2)), k=2))
+        )
         items.append(Item(at, kind, random.getrandbits(32)))
+        if random.random() < 0.5:  # what then waits is for the sweep
+            items.append(Item(at, Fault.STREAM_PAUSED, random.getrandbits(32)))
     return items

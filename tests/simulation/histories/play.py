@@ -11,7 +11,7 @@ from tests.simulation.histories.asked import Broken
 from tests.simulation.histories.plan import Item, Plan, plan
 from tests.simulation.histories.world import World
 
-STEPS = 200
+STEPS = 220
 SHRINK_TRIES_MAX = 300
 
 
@@ -43,7 +43,7 @@ def play(history: Plan) -> Played:
     except Exception as error:  # the simulator's own, or a function's: a failure like any other
         broken, what = type(error).__name__, traceback.format_exc()
     reached = Counter(world.promises.reached)
-    reached.update({f"fault {kind}": count for kind, count in world.faults.hit.items()})
+    reached.update(world.faults.hits.reached())
     return Played(history.seed, world.step, world.digest, dict(reached), broken, what)
 
 

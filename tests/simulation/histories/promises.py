@@ -13,7 +13,7 @@ from typing import Any
 from tests.simulation.histories.asked import Asked, Broken, Content, RefundAsked, Transaction
 from tests.simulation.histories.books import Books, Item, check_money, number, text, two
 from tests.simulation.histories.letters import Letters, is_named
-from tests.simulation.histories.owed import Order, Owed
+from tests.simulation.histories.owed import Meant, Order, Owed
 from tests.simulation.histories.refusals import Refusals
 from tests.simulation.histories.rows import Rows, SweepLimits, Was, content_of, is_open
 from tests.simulation.histories.runs import Run
@@ -108,7 +108,8 @@ class Promises:
         if item["txId"]["S"].startswith("debit#"):
             if row is None or item.get("capturedAt") != row.get("capturedAt"):
                 raise Broken("P1", f"{identity} of {row} has an entry that says {item}")
-            self._decided(phone, identity)
+            content = Content(phone, number(item, "amountMinor"), text(item, "currency"))
+            self._decided(phone, (identity, content))
         else:
             self.refusals.check_entry(item, row, _receives(by, item))
         return {identity}
@@ -190,10 +191,10 @@ class Promises:
         if number(new, "expiresAt") * 1000 > self.calm_since_ms + 2 * DAY_MS:
             raise Broken("P5", f"it expired, and nothing was wrong: {content_of(new)}")
 
-    def _decided(self, phone: str, identity: Transaction) -> None:
+    def _decided(self, phone: str, meant: Meant) -> None:
         rows = self.rows.rows
         undecided = {
-            each
+            (each, content_of(rows[each]))
             for each in self.rows.of_phone[phone]
             if each in rows
             and text(rows[each], "status") == "queued"
@@ -201,7 +202,7 @@ class Promises:
             and each not in self._held_once  # a redrive is another order, and safe all the same
             and self.books.entry(phone, f"debit#{each[0]}#{each[1]}") is None
         }
-        self.order.decided(phone, identity, undecided)
+        self.order.decided(phone, meant, undecided)
 
     # --- the end ------------------------------------------------------------------------------
 

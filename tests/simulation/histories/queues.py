@@ -99,10 +99,17 @@ class QueueSource:
         if not taken:
             world.stepped(f"poll {self.mapped.source}: moved to its dead-letter queue")
             return
-        copies = 2 if not queue.is_fifo and world.faults.takes(Fault.TWICE) else 1
+        waiting = [each for each in queue.messages if each.visible_at_ms <= world.now_ms]
+        if any(each.sent_ms < taken[0].sent_ms for each in waiting):
+            world.promises.reached[f"overtaken in {self.mapped.source}"] += 1
+        copies = (
+            2 if not queue.is_fifo and world.faults.takes(Fault.TWICE, self.mapped.function) else 1
+        )
         for _ in range(copies):
             self.running += 1
             self.most_running = max(self.most_running, self.running)
+            at_limit = self.running == self.limit
+            world.promises.reached[f"all workers of {self.mapped.function}"] += at_limit
             batch = Batch(queue, taken)
             world.invoke(self.mapped.function, batch.event, partial(self._ended, batch))
 
@@ -111,7 +118,9 @@ class QueueSource:
         if run.given_up:
             return  # they come again when they are visible again
         done = batch.done(run.result)
-        if done and self.world.faults.takes(Fault.NOT_DELETED):
+        if done and len(done) < len(batch.event["Records"]):
+            self.world.promises.reached[f"partial batch of {self.mapped.function}"] += 1
+        if done and self.world.faults.takes(Fault.NOT_DELETED, self.mapped.function):
             return
         batch.delete(done)
         if self.mapped.source == "TxQueue":
@@ -122,7 +131,9 @@ def moved_back(world: "World", dead: str, alive: str) -> int:
     """StartMessageMoveTask: what lies in a dead-letter queue goes back, under new ids."""
     queues = world.delivery.queues
     waiting: list[Message] = list(queues.queue(dead).messages)
+    in_order = list(waiting)
     world.dice.shuffle(waiting)
+    world.promises.reached["moved back in another order"] += waiting != in_order
     for message in waiting:
         queues.queue(dead).messages.remove(message)
         sent = queues.queue(alive).send(

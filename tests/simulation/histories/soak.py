@@ -8,6 +8,8 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import quantiles
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -18,7 +20,8 @@ from tests import environment
 environment.enter()  # before any module of ours is imported
 
 from tests.simulation.histories import coverage, play  # noqa: E402
-from tests.simulation.histories.plan import plan  # noqa: E402
+from tests.simulation.histories.faults import befalls  # noqa: E402
+from tests.simulation.histories.plan import Fault, plan  # noqa: E402
 
 
 def main() -> int:
@@ -52,7 +55,7 @@ def _show(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _soak(seeds: range, arguments: argparse.Namespace, console: Console) -> int:
-    reached: Counter[str] = Counter()
+    each: list[Mapping[str, int]] = []
     failures: list[play.Played] = []
     steps, began = 0, time.monotonic()
     bar = Progress(
@@ -66,7 +69,7 @@ def _soak(seeds: range, arguments: argparse.Namespace, console: Console) -> int:
     with bar:
         task = bar.add_task("", total=len(seeds))
         for played in play.play_many(seeds, arguments.steps, arguments.workers):
-            reached.update(played.reached)
+            each.append(played.reached)
             steps += played.steps
             if played.failed:
                 failures.append(played)
@@ -74,15 +77,18 @@ def _soak(seeds: range, arguments: argparse.Namespace, console: Console) -> int:
             bar.update(task, advance=1, description=f"{len(failures)} broken")
     for played in failures[:5]:
         console.print(play.told(played, arguments.steps), markup=False, soft_wrap=True)
+    reached = coverage.total(each)
     _print_coverage(reached, console)
+    _print_faults(reached, console)
+    _print_depth(each, console)
     seconds = time.monotonic() - began
     console.print(f"{len(seeds)} histories, {steps} steps, {len(failures)} broken, {seconds:.0f} s")
     if len(failures) > 5:
         console.print(f"broken seeds: {[played.seed for played in failures]}")
-    missing = coverage.missing(reached)
-    if missing:
-        console.print(f"never reached: {missing}", markup=False)
-    return 1 if failures or (missing and len(seeds) >= 500) else 0
+    missing = coverage.missing(reached, len(seeds)) if len(seeds) >= coverage.HISTORIES else []
+    for told in missing:
+        console.print(f"too seldom: {told}", markup=False)
+    return 1 if failures or missing else 0
 
 
 def _print_coverage(reached: Counter[str], console: Console) -> None:
@@ -90,9 +96,41 @@ def _print_coverage(reached: Counter[str], console: Console) -> None:
     kinds: dict[str, list[str]] = {}
     for name in sorted({*reached, *coverage.expected()}):
         kind, _, member = name.partition(" ")
-        kinds.setdefault(kind, []).append(f"{member} {reached[name]}")
+        if kind not in {"fault", "struck", "spoilt", "call", "made"}:
+            kinds.setdefault(kind, []).append(f"{member} {reached[name]}")
     for kind, members in kinds.items():
         table.add_row(kind, ", ".join(members))
+    console.print(table)
+
+
+def _print_faults(reached: Counter[str], console: Console) -> None:
+    table = Table("what went wrong", "times", "spoilt", "of what", title="Each fault once")
+    for kind in Fault:
+        of = {
+            name.removeprefix("struck ").removesuffix(f": {kind}"): count
+            for name, count in sorted(reached.items())
+            if name.startswith("struck ") and name.endswith(f": {kind}")
+        }
+        told = ", ".join(f"{name} {count}" for name, count in of.items())
+        table.add_row(kind, str(reached[f"fault {kind}"]), str(reached[f"spoilt {kind}"]), told)
+    console.print(table)
+    calls = Table("call", "made", "befallen by", title="Faults at each call")
+    for name in sorted(each for each in reached if each.startswith("made ")):
+        call = name.removeprefix("made ")
+        operation = call.split()[1]
+        kinds = [kind for kind in coverage.AT_EACH_CALL if befalls(kind, operation)]
+        told = ", ".join(f"{kind} {reached[f'call {call}: {kind}']}" for kind in kinds)
+        calls.add_row(call, str(reached[name]), told)
+    console.print(calls)
+
+
+def _print_depth(each: Sequence[Mapping[str, int]], console: Console) -> None:
+    table = Table("in one history", "median", "quarters", "some in", title="How deep they go")
+    for name, counts in coverage.depth(each).items():
+        if len(counts) > 1:
+            low, median, high = quantiles(counts, n=4)
+            some = f"{sum(map(bool, counts))} of {len(counts)}"
+            table.add_row(name, f"{median:g}", f"{low:g} to {high:g}", some)
     console.print(table)
 
 

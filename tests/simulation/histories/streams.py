@@ -109,7 +109,7 @@ class StreamSource:
             },
         }
         self.world.promises.lossy.add(self.table)
-        self.world.faults.hit[Fault.STREAM_LOST] += 1
+        self.world.faults.hits.note(Fault.STREAM_LOST, self.table)
         if self.mapped.on_failure is not None:
             self.world.delivery.queues.send(self.mapped.on_failure, json.dumps(told))
         self.world.stepped(f"stream {self.table}: {len(old)} records forgotten")
@@ -138,4 +138,6 @@ class StreamSource:
             return len(batch), False
         if not named <= set(batch):
             return 0, True
-        return min(batch.index(each) for each in named), True
+        done = min(batch.index(each) for each in named)
+        self.world.promises.reached[f"partial batch of {self.mapped.function}"] += done > 0
+        return done, True

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from statistics import median
 
 import pytest
 
@@ -31,9 +32,21 @@ def test_every_promise_holds_after_every_step_of_500_histories(played: list[Play
     assert all(each.steps >= play.STEPS for each in played)
 
 
-def test_every_outcome_reason_verdict_and_fault_is_reached(played: list[Played]) -> None:
-    missing = coverage.missing(coverage.total(each.reached for each in played))
-    assert not missing
+def test_every_outcome_reason_verdict_and_fault_is_reached_and_often_enough(
+    played: list[Played],
+) -> None:
+    assert not coverage.missing(coverage.total(each.reached for each in played))
+
+
+def test_a_median_history_posts_a_dozen_debits_and_gives_some_of_it_back(
+    played: list[Played],
+) -> None:
+    deep = coverage.depth([each.reached for each in played])
+
+    assert median(deep["debits posted"]) >= 12
+    assert median(deep["refunds posted"]) >= 1
+    assert median(deep["refunds refused"]) >= 1
+    assert median(deep["letters written"]) >= 5
 
 
 def test_what_is_tried_elsewhere_is_still_there() -> None:

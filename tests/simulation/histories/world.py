@@ -23,7 +23,6 @@ from tests.simulation.histories.books import two
 from tests.simulation.histories.delivery import Delivery
 from tests.simulation.histories.dice import Dice
 from tests.simulation.histories.faults import (
-    VISIBLE_AGAIN_MS,
     Again,
     Answered,
     Dies,
@@ -207,9 +206,10 @@ class World:
         )
         handler = self._handlers[function]
         run.process = Process(name, lambda: handler(event, context), self.hub)
-        if self.faults.takes(Fault.SKEWED):
+        if self.faults.takes(Fault.SKEWED, function):
             run.process.skew_ms = self.dice.pick("skew", SKEWS_MS)
         self.runs.append(run)
+        self._note_two_at_once(function)
         self.promises.reached[f"function {function}"] += 1
         run.process.begin()
         if self.faults.suffers(function, Fault.CRASHING):
@@ -275,7 +275,7 @@ class World:
         """What its writes may rest on, and what it tries, whether its condition holds or not."""
         backlog = len(self.account.queues["TxQueue"].messages)
         run.least_backlog = min(run.least_backlog, backlog)
-        if call.operation == "UpdateItem" and not self.faults.hit[Fault.LAGGING]:
+        if call.operation == "UpdateItem" and not self.faults.hits.had(Fault.LAGGING):
             values = call.body["ExpressionAttributeValues"].values()
             if {"S": "expired"} in values:
                 key = two(call.body["Key"], "agentId", "idempotencyKey")
@@ -285,15 +285,22 @@ class World:
         run.frozen = True
         at_ms = run.deadline_ms + 1
         if gives_up:
-            at_ms = self.now_ms + VISIBLE_AGAIN_MS + self.dice.roll("thaw ms", 60)
+            began_ms = run.deadline_ms - 1000 * self.account.stack.functions[run.function].timeout_s
+            again_ms = self.delivery.again_ms(run.function, began_ms)
+            at_ms = max(self.now_ms, again_ms) + self.dice.roll("thaw ms", 20)
             run.given_up = True
             run.ended(run)
         heapq.heappush(self._thaws, (at_ms, len(self._thaws) + self.step * 100, run))
 
     def _thaw(self, run: Run) -> None:
         run.frozen = False
-        if run.given_up:
-            self.promises.reached["two at once"] += 1
+        self._note_two_at_once(run.function)
+
+    def _note_two_at_once(self, function: str) -> None:
+        """A run that Lambda gave up goes on beside another one, which has what it held."""
+        runs = [each for each in self.runs if each.function == function and not each.frozen]
+        if len(runs) > 1 and any(each.given_up for each in runs):
+            self.promises.reached[f"two at once in {function}"] += 1
 
     def _kill(self, run: Run, why: str) -> None:
         run.failed = why

@@ -13,7 +13,7 @@ from wallet_ledger.domain.ids import Currency
 
 _settings = settings.read(settings.IngestBusSettings, os.environ)
 _clock = SystemClock()
-_sqs = clients.sqs()
+_sqs = clients.watched(clients.sqs(), telemetry.called)
 _tx_queue = SqsQueue(_sqs, url=_settings.tx_queue_url, clock=_clock)
 _refund_queue = SqsQueue(_sqs, url=_settings.refund_queue_url, clock=_clock)
 _delivery_failures = SqsQueue(_sqs, url=_settings.delivery_failures_url, clock=_clock)

@@ -13,7 +13,7 @@ from wallet_ledger.contracts import Defaults
 from wallet_ledger.domain.ids import Currency
 
 _settings = settings.read(settings.IngestSettings, os.environ)
-_dynamodb = clients.dynamodb(on_consumed=telemetry.count)
+_dynamodb = clients.watched(clients.dynamodb(on_consumed=telemetry.count), telemetry.called)
 _api = Api(
     table=DynamoAcceptedTransactions(_dynamodb, table=_settings.offline_tx_table),
     refunds=DynamoRefundDesk(

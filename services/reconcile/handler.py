@@ -22,9 +22,9 @@ ANSWER_MS = 3_000
 # reach the function's timeout, which would send nine other wallets' messages back with one.
 _settings = settings.read(settings.ReconcileSettings, os.environ)
 _clock = SystemClock()
-_sqs = clients.sqs(attempts=1)
+_sqs = clients.watched(clients.sqs(attempts=1), telemetry.called)
 _ledger = DynamoLedger(
-    clients.dynamodb(on_consumed=telemetry.count, attempts=1),
+    clients.watched(clients.dynamodb(on_consumed=telemetry.count, attempts=1), telemetry.called),
     ledger_table=_settings.wallet_ledger_table,
     offline_tx_table=_settings.offline_tx_table,
     retention_days=_settings.retention_days,

@@ -21,9 +21,9 @@ ANSWER_MS = 3_000
 # One attempt of each call: `give_back` has its own patience, as `settle` has.
 _settings = settings.read(settings.RefundSettings, os.environ)
 _clock = SystemClock()
-_sqs = clients.sqs(attempts=1)
+_sqs = clients.watched(clients.sqs(attempts=1), telemetry.called)
 _books = DynamoRefundBooks(
-    clients.dynamodb(on_consumed=telemetry.count, attempts=1),
+    clients.watched(clients.dynamodb(on_consumed=telemetry.count, attempts=1), telemetry.called),
     ledger_table=_settings.wallet_ledger_table,
     offline_tx_table=_settings.offline_tx_table,
     retention_days=_settings.retention_days,

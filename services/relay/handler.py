@@ -17,12 +17,14 @@ _tables = Tables(
     dead_letters=_settings.dead_letters_table,
 )
 _clock = SystemClock()
-_sqs = clients.sqs()
+_sqs = clients.watched(clients.sqs(), telemetry.called)
 _queues = {
     Destination.TX_QUEUE: SqsQueue(_sqs, url=_settings.tx_queue_url, clock=_clock),
     Destination.FAILED_TX_QUEUE: SqsQueue(_sqs, url=_settings.failed_tx_queue_url, clock=_clock),
 }
-_bus = EventBridgeBus(clients.events(), name=_settings.event_bus_name, clock=_clock)
+_bus = EventBridgeBus(
+    clients.watched(clients.events(), telemetry.called), name=_settings.event_bus_name, clock=_clock
+)
 _delivery_failures = SqsQueue(_sqs, url=_settings.delivery_failures_url, clock=_clock)
 
 

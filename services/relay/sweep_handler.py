@@ -17,10 +17,12 @@ ANSWER_MS = 5_000
 _settings = settings.read(settings.SweepSettings, os.environ)
 _clock = SystemClock()
 _table = DynamoOpenTransactions(
-    clients.dynamodb(on_consumed=telemetry.count),
+    clients.watched(clients.dynamodb(on_consumed=telemetry.count), telemetry.called),
     table=_settings.offline_tx_table,
 )
-_tx_queue = SqsQueue(clients.sqs(), url=_settings.tx_queue_url, clock=_clock)
+_tx_queue = SqsQueue(
+    clients.watched(clients.sqs(), telemetry.called), url=_settings.tx_queue_url, clock=_clock
+)
 
 
 @telemetry.instrumented

@@ -17,8 +17,8 @@ ANSWER_MS = 5_000
 
 _settings = settings.read(settings.TriageDeskSettings, os.environ)
 _clock = SystemClock()
-_dynamodb = clients.dynamodb(on_consumed=telemetry.count)
-_sqs = clients.sqs()
+_dynamodb = clients.watched(clients.dynamodb(on_consumed=telemetry.count), telemetry.called)
+_sqs = clients.watched(clients.sqs(), telemetry.called)
 _desk = Desk(
     letters=DynamoDeadLetters(
         _dynamodb,

@@ -18,7 +18,7 @@ PATIENCE_MS = 1_000
 
 _settings = settings.read(settings.TriageSettings, os.environ)
 _clock = SystemClock()
-_dynamodb = clients.dynamodb(on_consumed=telemetry.count)
+_dynamodb = clients.watched(clients.dynamodb(on_consumed=telemetry.count), telemetry.called)
 _letters = DynamoDeadLetters(
     _dynamodb,
     table=_settings.dead_letters_table,

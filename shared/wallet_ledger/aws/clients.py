@@ -99,6 +99,7 @@ def events() -> "EventBridgeClient":
 def watched[Client](client: Client, on_call: Called) -> Client:
     """The client itself; from now on each of its calls is told once it is answered."""
     meta: Any = client.meta  # type: ignore[attr-defined]  # every client of botocore has it
+    meta.events.register("before-parameter-build.dynamodb", _ask_for_consumption)
     meta.events.register("before-parameter-build", _note_tables)
     meta.events.register("after-call", _tell_call(on_call))
     return client

@@ -148,13 +148,13 @@ def command(
         wakala replay --seed 7 --json | jq .measures.duplicates
         wakala replay --profile ops --region eu-west-1 --number 10000 --rate 80
     """
-    from wakala import price, replay_report
-
     asked = load.asked()
     bench = report.baseline()
     stack = on.open()
     if stack.parameter("Stage") == "prod":
         raise Problem("a replay makes money up: it does not run on a stack whose Stage is prod")
+    from wakala import price, replay_report
+
     region = report.price_region or stack.region
     prices = price.read_prices(report.prices or price.BUNDLED, region)
     replayed = replay(stack, asked, load.minutes_max * 60, REAL)

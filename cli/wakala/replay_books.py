@@ -18,7 +18,7 @@ from wallet_ledger.domain.postings import Entry
 from wallet_ledger.domain.transactions import OfflineTransaction, Status
 from wallet_ledger.domain.wallets import Posted
 
-BINS_A_DECADE = 10
+BINS_A_DECADE = 20
 """Bars of the histogram between one power of ten and the next."""
 
 DEBITED = frozenset({Status.SYNCED, Status.PARTIALLY_REFUNDED, Status.REFUNDED})

@@ -77,11 +77,10 @@ def latency(decided_ms: Sequence[int]) -> Latency | None:
 def _bins(ranked: Sequence[float]) -> tuple[tuple[float, int], ...]:
     """Bars of equal width on a logarithmic scale, from the first that holds something."""
     last = math.ceil(BINS_A_DECADE * math.log10(max(1.0, ranked[-1])))
-    bounds = [10 ** (n / BINS_A_DECADE) for n in range(last + 1)]
+    bounds = [round(10 ** (n / BINS_A_DECADE), 1) for n in range(last + 1)]
     until = [0, *(bisect_right(ranked, bound) for bound in bounds)]
     bars = [
-        (round(bound, 1), now - before)
-        for bound, (before, now) in zip(bounds, pairwise(until), strict=True)
+        (bound, now - before) for bound, (before, now) in zip(bounds, pairwise(until), strict=True)
     ]
     return tuple(dropwhile(lambda bar: not bar[1], bars))
 

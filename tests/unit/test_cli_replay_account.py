@@ -157,8 +157,8 @@ def test_cloudwatch_is_waited_for_and_what_others_consumed_is_taken_off() -> Non
         stack_of(cloudwatch=cloudwatch), (90_000, 190_000), ACCOUNT, OTHERS, 2, clock()
     )
     units = {each.resource: (each.written, each.read) for each in told or ()}
-    assert units["OfflineTx"] == (4_500_000, 1_000_000)
-    assert units["OfflineTx/OpenTx"] == (2_000_000, 0)
+    assert units["OfflineTx"] == (4_500_000.0, 1_000_000.0)
+    assert units["OfflineTx/OpenTx"] == (2_000_000.0, 0.0)
     assert {each.told_by for each in told or ()} == {"CloudWatch"}
     assert len(cloudwatch.asked) == 3
     window = cloudwatch.asked[0]["StartTime"], cloudwatch.asked[0]["EndTime"]

@@ -95,7 +95,8 @@ def test_a_wallet_holds_what_was_put_in_less_what_was_debited() -> None:
     first, second = row("a"), row("b", 300)
     refused = replace(row("c", 5_000), status=Status.FAILED, reason=Reason.INSUFFICIENT_FUNDS)
     given_back = replace(row("d", 200), status=Status.REFUNDED, refunded_minor=200)
-    held = [debit(first), debit(second), debit(refused, refused=True), debit(given_back)]
+    refund = debit(given_back) | {"txId": {"S": "refund#A#d#full"}, "refundId": {"S": "full"}}
+    held = [debit(first), debit(second), debit(refused, refused=True), debit(given_back), refund]
     books = books_of([first, second, refused, given_back], held, balance=600)
     assert books == Books(0, (40, 40, 40, 40), ())
 

@@ -293,12 +293,13 @@ def _account(
     """What the functions did, and the units of a million transactions."""
     decided = max(0, outcome.new - len(outcome.open))
     transactions = max(1, len(outcome.rows))
-
-    def is_whole(account: Account) -> bool:
-        told = account.counted["TransactionsSynced"] + account.counted["TransactionsFailed"]
-        return told >= decided
-
-    account = replay_account.await_account(stack, started_ms, is_whole, clock, LOG_SECONDS_MAX)
+    account = replay_account.await_account(
+        stack,
+        started_ms,
+        lambda account: replay_account.has_ended(account, decided),
+        clock,
+        LOG_SECONDS_MAX,
+    )
     if not stack.local:
         others = replay_account.read_account(stack, started_ms, replay_account.CLOCKED)
         others.read.update(own.read)

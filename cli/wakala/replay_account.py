@@ -42,6 +42,9 @@ GB = 10**9
 MONTH_SECONDS = 730 * 3600
 MINUTE_MS = 60_000
 
+QUIET_SECONDS = {True: 2.0, False: 5.0}
+"""Between two looks at the logs, of an engine and of AWS: longer than a stream rests unread, and
+than a line is on its way."""
 METRICS_SECONDS_MAX = 300.0
 METRICS_PAUSE_SECONDS = 15.0
 METRICS_SHARE = 0.95
@@ -118,7 +121,6 @@ def await_account(
 
     A function's lines come after what it did: at once on an engine, after seconds on AWS.
     """
-    pause_s = 0.5 if stack.local else 5.0
     deadline = clock.now() + seconds
     last: Account | None = None
     while True:
@@ -126,7 +128,14 @@ def await_account(
         if (found == last and is_whole(found)) or clock.now() > deadline:
             return found
         last = found
-        clock.sleep(pause_s)
+        clock.sleep(QUIET_SECONDS[stack.local])
+
+
+def has_ended(account: Account, decided: int) -> bool:
+    """Whether the lines tell of so many transactions, and of a letter for each refused one."""
+    refused = account.counted["TransactionsFailed"]
+    letters = account.counted["DeadLetters"] + account.counted["LettersSuppressed"]
+    return account.counted["TransactionsSynced"] + refused >= decided and letters >= refused
 
 
 def labelled(stack: Stack, units: Mapping[str, float]) -> Counter[str]:

@@ -95,6 +95,23 @@ def test_the_account_is_waited_for_until_it_is_whole_and_a_second_look_finds_no_
     assert (account.counted["TransactionsSynced"], looks) == (3, [])
 
 
+@pytest.mark.parametrize(
+    ("counted", "has_ended"),
+    [
+        ({}, False),
+        ({"TransactionsSynced": 2}, False),
+        ({"TransactionsSynced": 3}, True),
+        ({"TransactionsSynced": 2, "TransactionsFailed": 1}, False),
+        ({"TransactionsSynced": 2, "TransactionsFailed": 1, "DeadLetters": 1}, True),
+        ({"TransactionsSynced": 2, "TransactionsFailed": 1, "LettersSuppressed": 1}, True),
+    ],
+)
+def test_a_replay_has_ended_once_each_refusal_is_a_letter(
+    counted: dict[str, int], has_ended: bool
+) -> None:
+    assert replay_account.has_ended(Account(counted=Counter(counted)), decided=3) is has_ended
+
+
 def test_an_account_that_never_is_whole_is_given_when_time_is_over() -> None:
     logs = Logs({"ingest": [(5, RAN)]})
     account = await_account(stack_of(logs=logs), 5, lambda _: False, clock(), 3)

@@ -15,6 +15,7 @@ from typing import Any
 
 from wakala.desk import Clock
 from wakala.measures import MILLION, Units
+from wakala.replay_run import Outcome
 from wakala.stack import Stack
 from wallet_ledger.aws.items import ALL_LETTERS_INDEX, OPEN_INDEX, OPEN_LETTERS_INDEX
 
@@ -42,9 +43,11 @@ GB = 10**9
 MONTH_SECONDS = 730 * 3600
 MINUTE_MS = 60_000
 
+LOGS_SECONDS_MAX = {True: 20.0, False: 120.0}
+"""How long the functions' last lines may take on an engine, and on AWS. A busy engine may keep one
+until the same worker runs again, which may be never."""
 QUIET_SECONDS = {True: 2.0, False: 5.0}
-"""Between two looks at the logs, of an engine and of AWS: longer than a stream rests unread, and
-than a line is on its way."""
+"""Between two looks at the logs: longer than a stream rests unread, or a line is on its way."""
 METRICS_SECONDS_MAX = 300.0
 METRICS_PAUSE_SECONDS = 15.0
 METRICS_SHARE = 0.95
@@ -115,27 +118,34 @@ def read_account(stack: Stack, since_ms: int, functions: tuple[str, ...] = FUNCT
 
 
 def await_account(
-    stack: Stack, since_ms: int, is_whole: Callable[[Account], bool], clock: Clock, seconds: float
+    stack: Stack, since_ms: int, is_enough: Callable[[Account], bool], clock: Clock
 ) -> Account:
-    """The account once it is whole and a second look finds no more; or when time is over.
-
-    A function's lines come after what it did: at once on an engine, after seconds on AWS.
-    """
-    deadline = clock.now() + seconds
+    """The account once it is enough and a second look finds no more; or when time is over."""
+    deadline = clock.now() + LOGS_SECONDS_MAX[stack.local]
     last: Account | None = None
     while True:
         found = read_account(stack, since_ms)
-        if (found == last and is_whole(found)) or clock.now() > deadline:
+        if (found == last and is_enough(found)) or clock.now() > deadline:
             return found
         last = found
         clock.sleep(QUIET_SECONDS[stack.local])
 
 
-def has_ended(account: Account, decided: int) -> bool:
-    """Whether the lines tell of so many transactions, and of a letter for each refused one."""
-    refused = account.counted["TransactionsFailed"]
-    letters = account.counted["DeadLetters"] + account.counted["LettersSuppressed"]
-    return account.counted["TransactionsSynced"] + refused >= decided and letters >= refused
+def is_whole(account: Account, outcome: Outcome) -> bool:
+    """Whether the lines tell of all that the replay knows to have happened.
+
+    Of each request a Put, of each new transaction a decision, of a refusal a letter, and of each
+    refund its end; of what is open nothing is known.
+    """
+    asked, counted, unknown = outcome.requests, account.counted, len(outcome.open)
+    refused = counted["TransactionsFailed"]
+    return (
+        account.calls["ingest", "dynamodb.PutItem"]
+        >= asked.get("accepted", 0) + asked.get("replayed", 0)
+        and counted["TransactionsSynced"] + refused >= outcome.new - unknown
+        and counted["DeadLetters"] + counted["LettersSuppressed"] >= refused
+        and counted["RefundsCompleted"] >= asked.get("refunds", 0) - unknown
+    )
 
 
 def labelled(stack: Stack, units: Mapping[str, float]) -> Counter[str]:

@@ -292,8 +292,9 @@ MEASURES = Measures(
 
 
 def test_a_script_gets_every_measure_and_names_of_what_was_counted_as_they_are() -> None:
-    seen = replay.view(replay.Replayed(MEASURES, ("a line",), by_hand=True), [])
+    seen = replay.view(replay.Replayed(MEASURES, ("a line",), is_whole=False, by_hand=True), [])
     assert (seen["ok"], seen["broken"], seen["costs"]) == (False, ["a line"], [])
+    assert seen["whole"] is False
     told = seen["measures"]
     assert told["startedAtMs"] == 1
     assert told["duplicatesPerMillion"] == 250_000

@@ -3,16 +3,25 @@
 import json
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from tests.fakes.replayed import Logs, Time, stack_of
+from tests.unit.test_cli_replay import outcome_of
 from wakala import replay_account
 from wakala.desk import Clock
 from wakala.measures import Units
-from wakala.replay_account import Account, await_account, read_account, told_by_cloudwatch, usage
+from wakala.replay_account import (
+    Account,
+    await_account,
+    is_whole,
+    read_account,
+    told_by_cloudwatch,
+    usage,
+)
 
 RAN = "REPORT RequestId: r\tDuration: 90.1 ms\tBilled Duration: 100 ms\tMemory Size: 512 MB\tMax"
 CALLS = {
@@ -90,31 +99,47 @@ def test_the_account_is_waited_for_until_it_is_whole_and_a_second_look_finds_no_
             return super().filter_log_events(**request)
 
     account = await_account(
-        stack_of(logs=Late({})), 5, lambda a: a.counted["TransactionsSynced"] >= 3, clock(), 60
+        stack_of(logs=Late({})), 5, lambda a: a.counted["TransactionsSynced"] >= 3, clock()
     )
     assert (account.counted["TransactionsSynced"], looks) == (3, [])
 
 
-@pytest.mark.parametrize(
-    ("counted", "has_ended"),
-    [
-        ({}, False),
-        ({"TransactionsSynced": 2}, False),
-        ({"TransactionsSynced": 3}, True),
-        ({"TransactionsSynced": 2, "TransactionsFailed": 1}, False),
-        ({"TransactionsSynced": 2, "TransactionsFailed": 1, "DeadLetters": 1}, True),
-        ({"TransactionsSynced": 2, "TransactionsFailed": 1, "LettersSuppressed": 1}, True),
-    ],
+TOLD = Account(
+    calls=Counter({("ingest", "dynamodb.PutItem"): 4}),
+    counted=Counter(
+        {"TransactionsSynced": 2, "TransactionsFailed": 1, "DeadLetters": 1, "RefundsCompleted": 1}
+    ),
 )
-def test_a_replay_has_ended_once_each_refusal_is_a_letter(
-    counted: dict[str, int], has_ended: bool
+
+
+@pytest.mark.parametrize(
+    "missing", [None, "TransactionsSynced", "TransactionsFailed", "DeadLetters", "RefundsCompleted"]
+)
+def test_an_account_is_whole_once_it_tells_of_all_that_is_known_to_have_happened(
+    missing: str | None,
 ) -> None:
-    assert replay_account.has_ended(Account(counted=Counter(counted)), decided=3) is has_ended
+    outcome = outcome_of(requests={"accepted": 3, "replayed": 1, "refunds": 1}, new=3)
+    counted = TOLD.counted - Counter({missing: 1}) if missing else TOLD.counted
+    account = Account(calls=TOLD.calls, counted=counted)
+    assert is_whole(account, outcome) is (missing is None)
+    assert not is_whole(Account(counted=TOLD.counted), outcome)
+    kept_before = Counter({"LettersSuppressed": 1}) + counted - Counter({"DeadLetters": 1})
+    assert is_whole(Account(calls=TOLD.calls, counted=kept_before), outcome) is (
+        missing in (None, "DeadLetters")
+    )
+
+
+def test_of_what_is_open_an_account_tells_nothing() -> None:
+    asked = {"accepted": 3, "replayed": 1, "refunds": 2}
+    open_ = frozenset({("A", "a"), ("A", "b")})
+    outcome = outcome_of(requests=asked, new=5, open=open_)
+    assert is_whole(TOLD, outcome)
+    assert not is_whole(TOLD, replace(outcome, new=6))
 
 
 def test_an_account_that_never_is_whole_is_given_when_time_is_over() -> None:
     logs = Logs({"ingest": [(5, RAN)]})
-    account = await_account(stack_of(logs=logs), 5, lambda _: False, clock(), 3)
+    account = await_account(stack_of(logs=logs), 5, lambda _: False, clock())
     assert account.invocations == {"ingest": 1}
 
 

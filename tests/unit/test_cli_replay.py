@@ -9,7 +9,7 @@ import pytest
 
 from tests.fakes.replayed import Bank, accepted, apis_of, settled, stack_of
 from wakala import main, options, replay
-from wakala.desk import Clock
+from wakala.desk import REAL, Clock
 from wakala.measures import Asked, Depth, Latency, Measures, Units
 from wakala.output import Problem
 from wakala.replay_books import Books
@@ -18,7 +18,6 @@ from wakala.traffic import Shape, Shares, Traffic, make_traffic
 from wakala.transactions import Answer, Document
 from wallet_ledger.domain.transactions import OfflineTransaction, Reason, Status
 
-REAL = Clock(time.monotonic, time.sleep)
 PLAIN = Shares(duplicates=0, reorders=0, overdrafts=0, refunds=0)
 
 
@@ -54,7 +53,7 @@ class Interrupted:
         if self.when(self.pressed):
             self.pressed += 1
             raise KeyboardInterrupt
-        time.sleep(seconds)
+        REAL.sleep(seconds)
 
 
 def test_everything_is_sent_once_a_duplicate_twice_and_all_is_followed_to_its_end() -> None:

@@ -23,7 +23,7 @@ from wakala.replay_books import Books
 from wakala.replay_run import Outcome
 from wakala.stack import Stack
 from wakala.traffic import Shape, Shares, Traffic, make_traffic
-from wallet_ledger.aws import clients
+from wallet_ledger.aws import calls
 from wallet_ledger.domain.transactions import Status
 
 if TYPE_CHECKING:
@@ -294,7 +294,7 @@ def _prepare(stack: Stack, traffic: Traffic, clock: Clock) -> tuple[replay_run.A
             clock.sleep(60 - time.time() % 60)
         done.note = f"{len(traffic.openings):,} funded"
     own = Account()
-    clients.watched(stack.dynamodb, own.consume)
+    calls.watched(stack.dynamodb, own.consume)
     return apis, own
 
 

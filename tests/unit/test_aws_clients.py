@@ -1,7 +1,6 @@
 """How AWS is called: pinned attempts, units reported, and errors named without their text."""
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ from botocore.exceptions import ClientError, ParamValidationError
 
 from tests.fakes.faults import LASTING, PASSING
 from tests.fakes.samples import PHONE
-from tests.fakes.wire import Answer, Wire, cancelled, error, ok, repeatedly
+from tests.fakes.wire import Answer, Wire, error, ok, repeatedly
 from wallet_ledger.aws import clients
 from wallet_ledger.aws.clients import CONFLICT_TRIES
 from wallet_ledger.errors import Unavailable
@@ -58,43 +57,8 @@ def test_every_call_asks_for_its_units_and_reports_them(
     operation(client)
 
     assert wire.operations() == [name]
-    assert wire.sent[0].body["ReturnConsumedCapacity"] == "INDEXES"
+    assert wire.sent[0].body["ReturnConsumedCapacity"] == "TOTAL"
     assert consumed == [(metric, 3.5)] * (2 if "Transact" in name else 1)
-
-
-def _capacity(table: str, units: float, **indexes: float) -> dict[str, Any]:
-    parts = {name: {"CapacityUnits": each} for name, each in indexes.items()}
-    return {"TableName": table, "CapacityUnits": units, "GlobalSecondaryIndexes": parts}
-
-
-@pytest.mark.parametrize(
-    ("name", "answer", "told"),
-    [
-        ("PutItem", ok({"ConsumedCapacity": _capacity("T", 2, Open=1)}), {"T": 1, "T/Open": 1}),
-        ("Query", ok({"ConsumedCapacity": _capacity("T", 0.5, Open=0.5)}), {"T/Open": 0.5}),
-        # An engine names the indexes of a table here too, which such a read never touches.
-        ("GetItem", ok({"ConsumedCapacity": _capacity("T", 1, Open=1)}), {"T": 1}),
-        (
-            "TransactWriteItems",
-            ok({"ConsumedCapacity": [_capacity("T", 3, Open=1), _capacity("U", 4)]}),
-            {"T": 2, "T/Open": 1, "U": 4},
-        ),
-        ("PutItem", error("ConditionalCheckFailedException"), {"T": 1}),
-        ("TransactWriteItems", cancelled("ConditionalCheckFailed"), {"T": 2}),
-        ("PutItem", error("ValidationException"), {}),
-    ],
-)
-def test_each_call_that_was_answered_is_told_with_its_units_by_table_and_index(
-    wire: Wire, client: Any, name: str, answer: Answer, told: dict[str, float]
-) -> None:
-    calls: list[tuple[str, Mapping[str, float]]] = []
-    watched = clients.watched(client, lambda operation, units: calls.append((operation, units)))
-    wire.answers(answer)
-
-    with suppress(ClientError):
-        OPERATIONS[name][0](watched)
-
-    assert calls == [(f"dynamodb.{name}", told)]
 
 
 @pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING.keys())

@@ -5,7 +5,7 @@ and every cold start would pay for.
 """
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -61,15 +61,6 @@ CONFLICT_TRIES = 4
 type Consumed = Callable[[str, float], None]
 """Told the metric (`ConsumedReadUnits` or `ConsumedWriteUnits`) and the units of each call."""
 
-type Called = Callable[[str, Mapping[str, float]], None]
-"""Told the operation of each call, and its units by table or index (`OfflineTx/OpenTx`)."""
-
-_READS = frozenset({"GetItem", "Query", "TransactGetItems"})
-_READ_NO_INDEX = frozenset({"GetItem", "TransactGetItems"})
-_REFUSED_UNITS = {CONDITION_FAILED: 1.0, "TransactionCanceledException": 2.0}
-"""What is billed for each item of a write whose condition failed, and not told: items are below
-1 KB."""
-
 
 def dynamodb(on_consumed: Consumed, *, attempts: int = ATTEMPTS) -> "DynamoDBClient":
     """A DynamoDB client that reports what each call consumed.
@@ -93,15 +84,6 @@ def sqs(*, attempts: int = ATTEMPTS) -> "SQSClient":
 def events() -> "EventBridgeClient":
     """An EventBridge client."""
     client: EventBridgeClient = _create("events")
-    return client
-
-
-def watched[Client](client: Client, on_call: Called) -> Client:
-    """The client itself; from now on each of its calls is told once it is answered."""
-    meta: Any = client.meta  # type: ignore[attr-defined]  # every client of botocore has it
-    meta.events.register("before-parameter-build.dynamodb", _ask_for_consumption)
-    meta.events.register("before-parameter-build", _note_tables)
-    meta.events.register("after-call", _tell_call(on_call))
     return client
 
 
@@ -163,48 +145,15 @@ def _after_conflict(response: Any, attempts: int, **_: Any) -> float | None:
 
 def _ask_for_consumption(params: dict[str, Any], model: Any, **_: Any) -> None:
     if "ReturnConsumedCapacity" in model.input_shape.members:
-        params.setdefault("ReturnConsumedCapacity", "INDEXES")
+        params.setdefault("ReturnConsumedCapacity", "TOTAL")
 
 
 def _report_consumption(on_consumed: Consumed) -> Callable[..., None]:
     def report(parsed: dict[str, Any], model: Any, **_: Any) -> None:
-        name = "ConsumedReadUnits" if model.name in _READS else "ConsumedWriteUnits"
-        for table in _consumed(parsed):
+        consumed = parsed.get("ConsumedCapacity", [])
+        reads = model.name in {"GetItem", "Query", "TransactGetItems"}
+        for table in consumed if isinstance(consumed, list) else [consumed]:
+            name = "ConsumedReadUnits" if reads else "ConsumedWriteUnits"
             on_consumed(name, float(table.get("CapacityUnits", 0)))
 
     return report
-
-
-def _note_tables(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
-    """The table of each item of a write, for one that is refused: its answer names none."""
-    writes = [write for item in params.get("TransactItems", ()) for write in item.values()]
-    context["tables"] = [w["TableName"] for w in writes or [params] if "TableName" in w]
-
-
-def _tell_call(on_call: Called) -> Callable[..., None]:
-    def tell(parsed: dict[str, Any], model: Any, context: dict[str, Any], **_: Any) -> None:
-        units: dict[str, float] = {}
-        refused = _REFUSED_UNITS.get(parsed.get("Error", {}).get("Code", ""))
-        if refused is not None:
-            for table in context["tables"]:
-                units[table] = units.get(table, 0.0) + refused
-        for consumed in _consumed(parsed):
-            units |= _units_of_parts(consumed, has_indexes=model.name not in _READ_NO_INDEX)
-        on_call(f"{model.service_model.service_name}.{model.name}", units)
-
-    return tell
-
-
-def _consumed(parsed: dict[str, Any]) -> list[dict[str, Any]]:
-    """What a call consumed, of each table."""
-    consumed = parsed.get("ConsumedCapacity", [])
-    return consumed if isinstance(consumed, list) else [consumed]
-
-
-def _units_of_parts(consumed: Mapping[str, Any], *, has_indexes: bool) -> dict[str, float]:
-    """The units of a table's call by where they went, nothing left out and nothing at zero."""
-    table = consumed["TableName"]
-    indexes = consumed.get("GlobalSecondaryIndexes", {}) if has_indexes else {}
-    units = {f"{table}/{name}": float(each["CapacityUnits"]) for name, each in indexes.items()}
-    units[table] = float(consumed["CapacityUnits"]) - sum(units.values())
-    return {name: each for name, each in units.items() if each}

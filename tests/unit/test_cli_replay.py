@@ -1,19 +1,27 @@
 """A replay: what it sends and follows, what it refuses to do, and that it can be interrupted."""
 
+import json
+import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from tests.fakes.replayed import Bank, accepted, apis_of, settled, stack_of
-from wakala import main, options, replay
+import wakala
+from tests.fakes.replayed import Bank, Logs, Time, accepted, apis_of, settled, stack_of
+from wakala import main, options, replay, replay_account
 from wakala.desk import REAL, Clock
 from wakala.measures import Asked, Depth, Latency, Measures, Units
 from wakala.output import Problem
+from wakala.replay_account import Account
 from wakala.replay_books import Books
 from wakala.replay_run import Outcome, Run, Sampler
+from wakala.stack import Stack
 from wakala.traffic import Shape, Shares, Traffic, make_traffic
 from wakala.transactions import Answer, Document
 from wallet_ledger.domain.transactions import OfflineTransaction, Reason, Status
@@ -304,6 +312,87 @@ def test_a_script_gets_every_measure_and_names_of_what_was_counted_as_they_are()
     assert told["latency"]["bins"] == [[50.0, 4]]
     assert told["depths"] == [{"atS": 0.0, "letters": 3, "oldestS": 1.5}]
     assert told["units"][0]["toldBy"] == "the functions' clients"
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the report was to be written of, on a stack of no account."""
+    found: list[Any] = []
+    prices = SimpleNamespace(
+        BUNDLED=Path("bundled.json"),
+        read_prices=lambda path, region: (str(path), region),
+        costs=lambda usage, prices: (SimpleNamespace(view=lambda: {**usage, "by": prices}),),
+    )
+    report = SimpleNamespace(write_html=lambda *given: found.append(given))
+    for name, module in (("price", prices), ("replay_report", report)):
+        monkeypatch.setattr(wakala, name, module, raising=False)
+        monkeypatch.setitem(sys.modules, f"wakala.{name}", cast("ModuleType", module))
+    monkeypatch.setattr(options, "open_stack", lambda _: stack_of())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("ends", "status", "line"),
+    [
+        (((), True, False), 0, ""),
+        (((), False, False), 0, "note: some of the functions' lines did not come"),
+        ((("a wallet",), True, False), 1, "error: a wallet"),
+        ((("a wallet",), True, True), 130, "error: a wallet"),
+    ],
+)
+def test_measures_are_shown_and_written_whatever_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    written: list[Any],
+    ends: tuple[tuple[str, ...], bool, bool],
+    status: int,
+    line: str,
+) -> None:
+    asked: list[Any] = []
+
+    def replayed(_: Stack, load: Asked, seconds_max: float, __: Clock) -> replay.Replayed:
+        asked.append((load, seconds_max))
+        return replay.Replayed(MEASURES, *ends)
+
+    monkeypatch.setattr(replay, "replay", replayed)
+    arguments = "replay --shape month-end --seed 3 --minutes-max 2 --html r.html --json"
+
+    assert main.run(arguments.split(" ")) == status
+
+    said = capsys.readouterr()
+    assert json.loads(said.out)["costs"] == [
+        {"lambda.gb_seconds": 2.5, "by": ["bundled.json", "us-east-1"]}
+    ]
+    ((measures, _, bench, path),) = written
+    assert (measures, bench, path) == (MEASURES, None, Path("r.html"))
+    ((load, seconds_max),) = asked
+    assert (load.shape, load.seed, seconds_max) == ("month-end", 3, 120)
+    assert said.err.startswith(line)
+    assert said.err.count("\n") == (1 if line else 0)
+
+
+def test_on_aws_units_are_cloudwatchs_less_what_the_clock_and_the_command_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own, seen = Account(read=Counter({"wakala-tx": 3})), list[Account]()
+    units = (Units("OfflineTx", 1.0, 2.0, "CloudWatch"),)
+
+    def told(*given: Any) -> tuple[Units, ...] | None:
+        seen.append(given[3])
+        return units if len(seen) == 1 else None
+
+    monkeypatch.setattr(replay_account, "told_by_cloudwatch", told)
+    swept = {"dynamodb.Query": {"count": 1, "units": {"wakala-tx/OpenTx": 0.5}}}
+    logs = Logs({"sweep": [(5, json.dumps({"awsCalls": swept}))]})
+    stack = stack_of(on_aws=True, logs=logs)
+    passing = Time()
+    clock = Clock(passing.now, passing.sleep)
+    nothing = outcome_of(requests={})
+
+    assert replay._account(stack, 5, nothing, own, clock)[1] == units
+    assert seen[0].read == {"wakala-tx": 3, "wakala-tx/OpenTx": 0.5}
+    late = replay._account(stack, 5, nothing, own, clock)[1]
+    assert {each.told_by for each in late} == {"the functions' clients"}
 
 
 def test_a_person_gets_the_measures_too() -> None:

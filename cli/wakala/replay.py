@@ -152,9 +152,7 @@ def command(
     """
     asked = load.asked()
     bench = report.baseline()
-    stack = on.open()
-    if stack.parameter("Stage") == "prod":
-        raise Problem("a replay makes money up: it does not run on a stack whose Stage is prod")
+    stack = _open(on)
     from wakala import price, replay_report
 
     region = report.price_region or stack.region
@@ -178,6 +176,7 @@ def command(
 def replay(stack: Stack, asked: Asked, seconds_max: float, clock: Clock) -> Replayed:
     """Prepare agents and wallets, send the traffic, follow it to its end, and measure."""
     traffic = _traffic(asked)
+    progress.print(f"--seed {asked.seed}: the same again sends what is not sent yet", style="dim")
     apis, own = _prepare(stack, traffic, clock)
     started_ms = _now_ms()
     with _bars(traffic) as told, replay_run.Sampler(stack, clock) as sampler:
@@ -273,6 +272,13 @@ def _facts(measures: Measures) -> Iterator[tuple[str, str]]:
     oldest_s = max((each.oldest_s for each in measures.depths), default=0.0)
     yield "dead letters", f"at most {depth:,} at a time, the oldest {oldest_s:,.1f} s old"
     yield "waits for a wallet", f"{measures.contention_retries:,.0f}"
+
+
+def _open(on: On) -> Stack:
+    stack = on.open()
+    if stack.parameter("Stage") == "prod":
+        raise Problem("a replay makes money up: it does not run on a stack whose Stage is prod")
+    return stack
 
 
 def _traffic(asked: Asked) -> Traffic:

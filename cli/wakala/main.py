@@ -27,6 +27,7 @@ from wakala import (
     events,
     info,
     refunds,
+    replay,
     transactions,
     uploads,
     wallets,
@@ -63,6 +64,7 @@ tx_app = App(name="tx", help="Submit, follow and refund transactions as an agent
 refund_app = App(name="refund", help="Refund transactions as a back office does, over the bus.")
 for group in (agent_app, wallet_app, tx_app, refund_app, dead_letters.app, events.app):
     app.command(group)
+app.command(replay.command, name="replay")
 
 
 @Parameter(name="*", group="One transaction")

@@ -17,10 +17,12 @@ from wakala.output import Problem
 
 if TYPE_CHECKING:
     from mypy_boto3_cloudformation import CloudFormationClient
+    from mypy_boto3_cloudwatch import CloudWatchClient
     from mypy_boto3_cognito_idp import CognitoIdentityProviderClient
     from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_events import EventBridgeClient
     from mypy_boto3_lambda import LambdaClient
+    from mypy_boto3_logs import CloudWatchLogsClient
     from mypy_boto3_sqs import SQSClient
     from mypy_boto3_sts import STSClient
 
@@ -125,6 +127,16 @@ class Stack:
     def functions(self) -> "LambdaClient":
         """The functions' client. It may invoke twice: only for what may run twice."""
         return cast("LambdaClient", self._client("lambda", FUNCTIONS_CONFIG))
+
+    @cached_property
+    def logs(self) -> "CloudWatchLogsClient":
+        """The functions' logs' client."""
+        return cast("CloudWatchLogsClient", self._client("logs"))
+
+    @cached_property
+    def cloudwatch(self) -> "CloudWatchClient":
+        """The metrics' client."""
+        return cast("CloudWatchClient", self._client("cloudwatch"))
 
     @cached_property
     def sts(self) -> "STSClient":

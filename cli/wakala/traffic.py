@@ -1,5 +1,6 @@
 """Seeded traffic: what wallets hold, what agents send, in which order and when. No AWS here."""
 
+import hashlib
 import itertools
 import random
 from bisect import bisect_left
@@ -65,8 +66,12 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """`openings`: phone to what its wallet holds first, minor units. `refunded`: what goes back."""
+    """What `name` stands for, the same each time: its keys begin with it, and nobody else's do.
 
+    `openings`: phone to what its wallet holds first, minor units. `refunded`: what goes back.
+    """
+
+    name: str
     openings: dict[str, int]
     sent: tuple[Sent, ...]
     refunded: tuple[Document, ...]
@@ -77,10 +82,12 @@ def make_traffic(
 ) -> Traffic:
     """`number` debits of a shape, at `rate` a second on the average; the same for the same seed.
 
-    A key begins with shape and seed, so that another seed's traffic is other transactions. A
-    wallet holds twice what it is debited for: what is debited twice is seen, and not refused.
+    With another seed, number or shares they are other transactions, of other wallets. A wallet
+    holds twice what it is debited for: what is debited twice is seen, and not refused.
     """
-    chance = random.Random(f"{shape} {seed}")
+    content = f"{shape} {number} {seed} {shares}"
+    name = f"{shape}-{seed}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
+    chance = random.Random(content)
     phones = _phones(shape, number, chance)
     amounts = [chance.randint(*AMOUNT_MINOR) for _ in phones]
     openings: dict[str, int] = {}
@@ -91,20 +98,27 @@ def make_traffic(
         is_overdraft = chance.random() < shares.overdrafts
         debits.append(
             {
-                "agentId": f"AG-{n % AGENT_COUNT:03d}",
+                "agentId": _agent(shape, n),
                 "phone": phone,
                 "amount": amount + openings[phone] if is_overdraft else amount,
-                "idempotencyKey": f"{shape}-{seed}-{n:07d}",
+                "idempotencyKey": f"{name}-{n:07d}",
             }
         )
     sent = _with_duplicates(_reordered(debits, shares.reorders, chance), shares.duplicates, chance)
     moments = _moments(shape, len(sent), number / rate)
     covered = [each for each in debits if each["amount"] <= openings[each["phone"]]]
     return Traffic(
+        name,
         openings,
         tuple(Sent(at_s, *each) for at_s, each in zip(moments, sent, strict=True)),
         tuple(each for each in covered if chance.random() < shares.refunds),
     )
+
+
+def _agent(shape: Shape, number: int) -> str:
+    """Whose a debit is: an office's ten are one agent's. No real agent is called so."""
+    agent = number // BRANCH_DEBITS if shape is Shape.BRANCH else number
+    return f"REPLAY-{agent % AGENT_COUNT:02d}"
 
 
 def _phones(shape: Shape, number: int, chance: random.Random) -> list[str]:

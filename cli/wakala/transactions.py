@@ -103,6 +103,23 @@ class AgentApi:
             (time.monotonic() - started) * 1000,
         )
 
+    def submit_all(self, transactions: Sequence[Document]) -> list[Answer]:
+        """Send up to 50 as one batch; an answer for each, in their order.
+
+        What the API could not store now goes again, one by one and in order.
+        """
+        started = time.monotonic()
+        body = {"transactions": list(transactions)}
+        answer = self._until_answered("POST", "/tx/offline/batch", body)
+        took_ms = (time.monotonic() - started) * 1000
+        said = body_of(answer)
+        results = said.get("results") or [{"error": said}] * len(transactions)
+        answers = [
+            _answer_in_batch(sent, result, took_ms)
+            for sent, result in zip(transactions, results, strict=True)
+        ]
+        return [self.submit(each.sent) if each.retryable else each for each in answers]
+
     def status(self, key: str) -> httpx.Response:
         """Ask for the status of one of the agent's transactions."""
         return self._until_answered("GET", f"/tx/status/{quote(key, safe='')}", None)
@@ -135,7 +152,8 @@ class AgentApi:
                 continue
             # A conflict is about the transaction: whether to ask once more is the caller's to say.
             body = body_of(answer)
-            is_answered = answer.status_code == CONFLICT or "idempotencyKey" in body
+            is_told = not {"idempotencyKey", "results"}.isdisjoint(body)
+            is_answered = answer.status_code == CONFLICT or is_told
             if is_answered or not _may_pass(body) or attempt == ATTEMPTS_MAX:
                 return answer
             self._wait(attempt, answer.headers.get("Retry-After"))
@@ -230,6 +248,16 @@ def _ndjson(text: str, name: str) -> Iterator[tuple[int, Document]]:
             if isinstance(value, strict_json.NotStrict):
                 raise Problem(f"{name} line {number}: {member}: {value.what}")
         yield number, document
+
+
+def _answer_in_batch(sent: Document, result: Document, took_ms: float) -> Answer:
+    """One of a batch's results, as if it had come alone."""
+    if "error" in result:
+        error = result["error"]
+        return Answer(sent, int(error.get("status", 0)), error, replayed=False, took_ms=took_ms)
+    replayed = result.get("replayed") is True
+    view = {name: value for name, value in result.items() if name != "replayed"}
+    return Answer(sent, 200 if replayed else 202, view, replayed, took_ms)
 
 
 def _is_view(body: Document, sent: Document) -> bool:

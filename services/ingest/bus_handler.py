@@ -5,7 +5,7 @@ from typing import Any
 
 from ingest.bus import handle_batch
 from wallet_ledger import settings, telemetry
-from wallet_ledger.aws import clients
+from wallet_ledger.aws import calls, clients
 from wallet_ledger.aws.messaging import SqsQueue
 from wallet_ledger.clock import SystemClock
 from wallet_ledger.contracts import Defaults
@@ -13,7 +13,7 @@ from wallet_ledger.domain.ids import Currency
 
 _settings = settings.read(settings.IngestBusSettings, os.environ)
 _clock = SystemClock()
-_sqs = clients.sqs()
+_sqs = calls.watched(clients.sqs(), telemetry.called)
 _tx_queue = SqsQueue(_sqs, url=_settings.tx_queue_url, clock=_clock)
 _refund_queue = SqsQueue(_sqs, url=_settings.refund_queue_url, clock=_clock)
 _delivery_failures = SqsQueue(_sqs, url=_settings.delivery_failures_url, clock=_clock)

@@ -5,7 +5,7 @@ from typing import Any
 
 from ingest.api import Api, handle_request
 from wallet_ledger import settings, telemetry
-from wallet_ledger.aws import clients
+from wallet_ledger.aws import calls, clients
 from wallet_ledger.aws.refunds import DynamoRefundDesk
 from wallet_ledger.aws.transactions import DynamoAcceptedTransactions
 from wallet_ledger.clock import SystemClock
@@ -13,7 +13,7 @@ from wallet_ledger.contracts import Defaults
 from wallet_ledger.domain.ids import Currency
 
 _settings = settings.read(settings.IngestSettings, os.environ)
-_dynamodb = clients.dynamodb(on_consumed=telemetry.count)
+_dynamodb = calls.watched(clients.dynamodb(on_consumed=telemetry.count), telemetry.called)
 _api = Api(
     table=DynamoAcceptedTransactions(_dynamodb, table=_settings.offline_tx_table),
     refunds=DynamoRefundDesk(

@@ -9,7 +9,7 @@ from typing import Any
 from refund.give_back import Result, give_back_all
 from refund.queue import Received, consumer
 from wallet_ledger import settings, telemetry
-from wallet_ledger.aws import clients
+from wallet_ledger.aws import calls, clients
 from wallet_ledger.aws.messaging import SqsQueue
 from wallet_ledger.aws.refunds import DynamoRefundBooks
 from wallet_ledger.clock import SystemClock
@@ -21,9 +21,9 @@ ANSWER_MS = 3_000
 # One attempt of each call: `give_back` has its own patience, as `settle` has.
 _settings = settings.read(settings.RefundSettings, os.environ)
 _clock = SystemClock()
-_sqs = clients.sqs(attempts=1)
+_sqs = calls.watched(clients.sqs(attempts=1), telemetry.called)
 _books = DynamoRefundBooks(
-    clients.dynamodb(on_consumed=telemetry.count, attempts=1),
+    calls.watched(clients.dynamodb(on_consumed=telemetry.count, attempts=1), telemetry.called),
     ledger_table=_settings.wallet_ledger_table,
     offline_tx_table=_settings.offline_tx_table,
     retention_days=_settings.retention_days,

@@ -5,7 +5,7 @@ from typing import Any
 
 from relay.stream import Tables, handle_batch
 from wallet_ledger import settings, telemetry
-from wallet_ledger.aws import clients
+from wallet_ledger.aws import calls, clients
 from wallet_ledger.aws.messaging import EventBridgeBus, SqsQueue
 from wallet_ledger.clock import SystemClock
 from wallet_ledger.derive import Destination
@@ -17,12 +17,14 @@ _tables = Tables(
     dead_letters=_settings.dead_letters_table,
 )
 _clock = SystemClock()
-_sqs = clients.sqs()
+_sqs = calls.watched(clients.sqs(), telemetry.called)
 _queues = {
     Destination.TX_QUEUE: SqsQueue(_sqs, url=_settings.tx_queue_url, clock=_clock),
     Destination.FAILED_TX_QUEUE: SqsQueue(_sqs, url=_settings.failed_tx_queue_url, clock=_clock),
 }
-_bus = EventBridgeBus(clients.events(), name=_settings.event_bus_name, clock=_clock)
+_bus = EventBridgeBus(
+    calls.watched(clients.events(), telemetry.called), name=_settings.event_bus_name, clock=_clock
+)
 _delivery_failures = SqsQueue(_sqs, url=_settings.delivery_failures_url, clock=_clock)
 
 

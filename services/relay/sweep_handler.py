@@ -6,7 +6,7 @@ from typing import Any
 
 from relay.sweep import Limits, sweep
 from wallet_ledger import settings, telemetry
-from wallet_ledger.aws import clients
+from wallet_ledger.aws import calls, clients
 from wallet_ledger.aws.messaging import SqsQueue
 from wallet_ledger.aws.transactions import DynamoOpenTransactions
 from wallet_ledger.clock import SystemClock
@@ -17,10 +17,12 @@ ANSWER_MS = 5_000
 _settings = settings.read(settings.SweepSettings, os.environ)
 _clock = SystemClock()
 _table = DynamoOpenTransactions(
-    clients.dynamodb(on_consumed=telemetry.count),
+    calls.watched(clients.dynamodb(on_consumed=telemetry.count), telemetry.called),
     table=_settings.offline_tx_table,
 )
-_tx_queue = SqsQueue(clients.sqs(), url=_settings.tx_queue_url, clock=_clock)
+_tx_queue = SqsQueue(
+    calls.watched(clients.sqs(), telemetry.called), url=_settings.tx_queue_url, clock=_clock
+)
 
 
 @telemetry.instrumented

@@ -6,7 +6,7 @@ from typing import Any
 from triage.act import Desk
 from triage.desk import handle_request
 from wallet_ledger import settings, telemetry
-from wallet_ledger.aws import clients
+from wallet_ledger.aws import calls, clients
 from wallet_ledger.aws.letters import DynamoDeadLetters, DynamoSubjects
 from wallet_ledger.aws.messaging import SqsQueue
 from wallet_ledger.clock import SystemClock
@@ -17,8 +17,8 @@ ANSWER_MS = 5_000
 
 _settings = settings.read(settings.TriageDeskSettings, os.environ)
 _clock = SystemClock()
-_dynamodb = clients.dynamodb(on_consumed=telemetry.count)
-_sqs = clients.sqs()
+_dynamodb = calls.watched(clients.dynamodb(on_consumed=telemetry.count), telemetry.called)
+_sqs = calls.watched(clients.sqs(), telemetry.called)
 _desk = Desk(
     letters=DynamoDeadLetters(
         _dynamodb,

@@ -7,7 +7,7 @@ from typing import Any
 from triage.keep import Kept, keep
 from triage.queue import handle_batch
 from wallet_ledger import settings, telemetry
-from wallet_ledger.aws import clients
+from wallet_ledger.aws import calls, clients
 from wallet_ledger.aws.letters import DynamoDeadLetters, DynamoSubjects
 from wallet_ledger.clock import SystemClock
 from wallet_ledger.domain.letters import Arrival
@@ -18,7 +18,7 @@ PATIENCE_MS = 1_000
 
 _settings = settings.read(settings.TriageSettings, os.environ)
 _clock = SystemClock()
-_dynamodb = clients.dynamodb(on_consumed=telemetry.count)
+_dynamodb = calls.watched(clients.dynamodb(on_consumed=telemetry.count), telemetry.called)
 _letters = DynamoDeadLetters(
     _dynamodb,
     table=_settings.dead_letters_table,

@@ -5,7 +5,7 @@ agents put phones into theirs. A transaction is logged by `transaction_ref`.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from threading import Lock
 from traceback import extract_tb, walk_tb
@@ -27,6 +27,7 @@ _dimensions = {"stage": os.environ.get("STAGE", "none")}
 metrics.set_default_dimensions(**_dimensions)
 
 _lock = Lock()
+_calls: dict[str, dict[str, Any]] = {}
 _UNITS = {"Ms": MetricUnit.Milliseconds, "Seconds": MetricUnit.Seconds}
 
 
@@ -35,6 +36,19 @@ def count(name: str, value: float = 1) -> None:
     unit = next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), None)
     with _lock:  # reconcile counts from the threads of its phones
         metrics.add_metric(name=name, unit=unit or MetricUnit.Count, value=value)
+
+
+def called(operation: str, units: Mapping[str, float]) -> None:
+    """Note an AWS call of this invocation, and what it consumed by table or index.
+
+    What an invocation called is in its last log line as `awsCalls`, and no metric: by operation,
+    table and index it would be dozens of them, each billed by the month.
+    """
+    with _lock:
+        noted = _calls.setdefault(operation, {"count": 0, "units": {}})
+        noted["count"] += 1
+        for name, number in units.items():
+            noted["units"][name] = noted["units"].get(name, 0.0) + number
 
 
 def count_by(name: str, dimension: str, value: str, number: float = 1) -> None:
@@ -88,8 +102,7 @@ def instrumented[Event, Answer](
             log_failure("handler failed", error)
             raise HandlerFailed(type(error).__name__) from None
         finally:
-            if metrics.metric_set:
-                metrics.flush_metrics()
+            _flush()
 
     return handler
 
@@ -109,6 +122,19 @@ def in_current_trace[**Arguments, Answer](
         return call(*args, **kwargs)
 
     return traced
+
+
+def _flush() -> None:
+    """The metrics of an invocation as a line, and with it the calls; a line of theirs if alone."""
+    with _lock:
+        calls = dict(_calls)
+        _calls.clear()
+    if metrics.metric_set:
+        if calls:
+            metrics.add_metadata("awsCalls", calls)
+        metrics.flush_metrics()
+    elif calls:
+        logger.info("called AWS", extra={"awsCalls": calls})
 
 
 def _trace_aws_calls() -> None:

@@ -145,6 +145,27 @@ def test_a_new_transaction_is_accepted_and_the_same_again_a_replay() -> None:
     assert gateway.requests[0].headers["Authorization"] == "token"
 
 
+def test_a_batch_is_one_request_with_an_answer_for_each_and_what_may_pass_goes_again() -> None:
+    results = [
+        view("k-1") | {"replayed": True},
+        {"idempotencyKey": "k-2", "error": problem(422, "KEY_REUSED", retryable=False)},
+        {"idempotencyKey": "k-3", "error": problem(503, "UNAVAILABLE", retryable=True)},
+    ]
+    gateway = Gateway(
+        httpx.Response(200, json={"results": results}), httpx.Response(202, json=view("k-3"))
+    )
+    answers = gateway.api().submit_all([document(key) for key in ("k-1", "k-2", "k-3")])
+    assert [each.outcome for each in answers] == ["replayed", "refused", "accepted"]
+    paths = [each.url.path.removeprefix("/prod") for each in gateway.requests]
+    assert paths == ["/tx/offline/batch", "/tx/offline"]
+
+
+def test_a_batch_that_is_refused_as_a_whole_is_a_refusal_of_each() -> None:
+    refused = httpx.Response(401, json=problem(401, "UNAUTHENTICATED", retryable=False))
+    answers = Gateway(refused).api().submit_all([document("k-1"), document("k-2")])
+    assert [(each.outcome, each.status) for each in answers] == [("refused", 401)] * 2
+
+
 def test_what_may_pass_is_tried_again_and_never_before_the_server_says() -> None:
     busy = httpx.Response(
         503, json=problem(503, "UNAVAILABLE", retryable=True), headers={"Retry-After": "2"}

@@ -16,6 +16,7 @@ from wallet_ledger.aws import items
 from wallet_ledger.domain.ids import Phone
 from wallet_ledger.telemetry import (
     HandlerFailed,
+    called,
     count,
     count_by,
     in_current_trace,
@@ -134,6 +135,45 @@ def test_each_log_line_of_an_invocation_carries_its_request_id(
     for request_id in ("request-1", "request-2"):
         handle(None, SimpleNamespace(aws_request_id=request_id))
         assert _logged(caplog)[-1]["requestId"] == request_id
+
+
+def _call_aws(_: object, __: Any) -> None:
+    called("dynamodb.PutItem", {"OfflineTx": 1.0, "OfflineTx/OpenTx": 1.0})
+    called("dynamodb.PutItem", {"OfflineTx": 1.0})
+    called("sqs.SendMessageBatch", {})
+
+
+CALLED = {
+    "dynamodb.PutItem": {"count": 2, "units": {"OfflineTx": 2.0, "OfflineTx/OpenTx": 1.0}},
+    "sqs.SendMessageBatch": {"count": 1, "units": {}},
+}
+
+
+def test_what_an_invocation_called_is_in_its_line_of_metrics_and_is_no_metric(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    @instrumented
+    def handle(calls: bool, _: Any) -> None:
+        count("TransactionsSynced")
+        if calls:
+            _call_aws(None, _)
+
+    for calls in (True, False):
+        handle(calls, CONTEXT)
+    first, second = _lines(capsys)
+    assert first["awsCalls"] == CALLED
+    assert _units(first).keys() == {"TransactionsSynced"}
+    assert "awsCalls" not in second
+
+
+def test_without_a_metric_what_an_invocation_called_is_a_line_of_its_own(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level("INFO")
+    instrumented(_call_aws)(None, CONTEXT)
+    (line,) = _logged(caplog)
+    assert (line["level"], line["message"], line["awsCalls"]) == ("INFO", "called AWS", CALLED)
+    assert _lines(capsys) == []
 
 
 def _choke(_: object, __: Any) -> None:

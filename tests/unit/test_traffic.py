@@ -18,6 +18,25 @@ def test_a_seed_is_one_traffic_and_another_seed_other_transactions(shape: Shape)
     assert first == again
     keys = [{each.document["idempotencyKey"] for each in t.sent} for t in (first, other)]
     assert not keys[0] & keys[1]
+    assert all(key.startswith(f"{first.name}-") for key in keys[0])
+
+
+def test_one_seed_with_another_number_or_other_shares_is_other_transactions() -> None:
+    """Else a wallet would be funded for the one, and a key used again for the other."""
+    names = {
+        make_traffic(Shape.UNIFORM, number, seed=1, shares=shares).name
+        for number, shares in ((10, PLAIN), (11, PLAIN), (10, Shares()))
+    }
+    assert len(names) == 3
+
+
+def test_what_an_office_brings_is_one_agents_and_one_wallets() -> None:
+    sent = make_traffic(Shape.BRANCH, 50, seed=1, shares=PLAIN, rate=10).sent
+    offices: dict[float, set[tuple[str, str]]] = {}
+    for each in sent:
+        who = each.document["agentId"], each.document["phone"]
+        offices.setdefault(each.at_s, set()).add(who)
+    assert [len(each) for each in offices.values()] == [1] * 5
 
 
 @pytest.mark.parametrize("shape", Shape)

@@ -1,0 +1,403 @@
+"""`replay`: traffic of a shape through the deployed stack, and what it measured."""
+
+import json as json_text
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+from cyclopts import Parameter
+from rich.console import Group, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from wakala import replay_account, replay_books, replay_run
+from wakala.desk import REAL, Clock
+from wakala.measures import Asked, Measures, Units
+from wakala.options import LOCAL, Json, On
+from wakala.output import Problem, coloured, problem, progress, progress_bar, show, step, table
+from wakala.replay_account import Account
+from wakala.replay_books import Books
+from wakala.replay_run import Outcome
+from wakala.stack import Stack
+from wakala.traffic import Shape, Shares, Traffic, make_traffic
+from wallet_ledger.aws import calls
+from wallet_ledger.domain.transactions import Status
+
+if TYPE_CHECKING:
+    from wakala.price import Cost
+
+NUMBER_MOST = 50_000
+"""Whose every log line is read again: some minutes' work."""
+RATE_LEAST, RATE_MOST = 0.1, 1_000.0
+MINUTES_LEAST, MINUTES_MOST = 0.1, 50.0
+"""An agent's token lasts an hour, and is asked for once."""
+SEED_MOST = 10**9
+SHARES = Shares()
+WRONG_SHOWN = 10
+"""Wallets that are named; more of them are counted."""
+INTERRUPTED = 130
+
+
+@Parameter(name="*", group="What is sent")
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Which traffic, and for how long it may take."""
+
+    shape: Annotated[
+        Shape, Parameter(help="How it meets wallets: one debit each, an office's ten, one wallet…")
+    ] = Shape.BRANCH
+    number: Annotated[int, Parameter(help="Transactions.")] = 1_000
+    rate: Annotated[float, Parameter(help="Transactions a second, on the average.")] = 20.0
+    seed: Annotated[
+        int | None, Parameter(help="The same seed again is all replays; a fresh one if not given.")
+    ] = None
+    duplicates: Annotated[float, Parameter(help="The part that is sent twice.")] = SHARES.duplicates
+    reorders: Annotated[float, Parameter(help="The part that comes after its next.")] = (
+        SHARES.reorders
+    )
+    overdrafts: Annotated[float, Parameter(help="The part that no wallet covers.")] = (
+        SHARES.overdrafts
+    )
+    refunds: Annotated[float, Parameter(help="The part that is given back.")] = SHARES.refunds
+    minutes_max: Annotated[float, Parameter(help="When it ends, whatever is open.")] = 10.0
+
+    def asked(self) -> Asked:
+        """What is to be replayed. Problem for what cannot be."""
+        _require("--number", self.number, 1, NUMBER_MOST)
+        _require("--rate", self.rate, RATE_LEAST, RATE_MOST)
+        _require("--minutes-max", self.minutes_max, MINUTES_LEAST, MINUTES_MOST)
+        seed = secrets.randbelow(SEED_MOST) if self.seed is None else self.seed
+        _require("--seed", seed, 0, SEED_MOST)
+        shares = {name: getattr(self, name) for name in Shares.__dataclass_fields__}
+        for name, part in shares.items():
+            _require(f"--{name}", part, 0, 1)
+        minutes = self.number / self.rate / 60
+        if minutes > self.minutes_max:
+            raise Problem(
+                f"{self.number:,} at {self.rate:g} a second take {minutes:,.1f} minutes: more than"
+                f" --minutes-max {self.minutes_max:g}"
+            )
+        return Asked(self.shape.value, self.number, self.rate, seed, shares)
+
+
+@Parameter(name="*", group="What is written")
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Files to write and to read, and whose prices count."""
+
+    html: Annotated[Path | None, Parameter(help="Write the report there, one file.")] = None
+    bench: Annotated[
+        Path | None, Parameter(help="What `make bench` wrote, to stand beside it in the report.")
+    ] = None
+    prices: Annotated[Path | None, Parameter(help="A price table in place of the bundled one.")] = (
+        None
+    )
+    price_region: Annotated[
+        str | None, Parameter(help="Whose prices; the stack's Region if not given.")
+    ] = None
+
+    def baseline(self) -> Mapping[str, Any] | None:
+        """The JSON of the benchmark. Problem where it, or the report's folder, is not there."""
+        if self.html is not None and not self.html.absolute().parent.is_dir():
+            raise Problem(f"--html {self.html}: there is no such folder")
+        if self.bench is None:
+            return None
+        if self.html is None:
+            raise Problem("--bench stands in the report: give --html, too")
+        try:
+            read = json_text.loads(self.bench.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise Problem(f"--bench {self.bench}: cannot be read: {error}") from error
+        if not isinstance(read, dict):
+            raise Problem(f"--bench {self.bench}: is not what `make bench` writes")
+        return cast("Mapping[str, Any]", read)
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a replay measured; in `broken`, a line each, what should not be.
+
+    `is_whole`: the functions' lines told of everything; else units and calls are too few.
+    """
+
+    measures: Measures
+    broken: tuple[str, ...]
+    is_whole: bool
+    by_hand: bool
+
+
+LOAD, REPORT = Load(), Report()
+
+
+def command(
+    *, load: Load = LOAD, report: Report = REPORT, on: On = LOCAL, json: Json = False
+) -> None:
+    """Send offline transactions at a rate through the deployed stack, and measure what they cost.
+
+    Duplicate debits, the time to settle, dead letters, DynamoDB's units, AWS calls, and the price
+    of a million. Wallets are opened and funded for it, so it runs on no stack whose Stage is prod;
+    what else happens on the stack meanwhile is counted too. Ctrl-C stops the sending, once more the
+    waiting, and what was measured is shown. Exit status 1 where a promise is broken or a
+    transaction did not end.
+
+    For example:
+
+        wakala replay
+        wakala replay --shape month-end --number 5000 --rate 40 --html report.html
+        wakala replay --seed 7 --json | jq .measures.duplicates
+        wakala replay --profile ops --region eu-west-1 --number 10000 --rate 80
+    """
+    asked = load.asked()
+    bench = report.baseline()
+    stack = _open(on)
+    from wakala import price, replay_report
+
+    region = report.price_region or stack.region
+    prices = price.read_prices(report.prices or price.BUNDLED, region)
+    replayed = replay(stack, asked, load.minutes_max * 60, REAL)
+    costs = price.costs(replayed.measures.usage, prices)
+    show(json, view(replayed, costs), lambda: render(replayed.measures, costs))
+    if report.html is not None:
+        replay_report.write_html(replayed.measures, costs, bench, report.html)
+    if not replayed.is_whole:
+        note = "some of the functions' lines did not come: calls, units and prices are too low"
+        progress.print(f"[yellow]note:[/] {note}", soft_wrap=True)
+    for line in replayed.broken:
+        problem(line)
+    if replayed.by_hand:
+        raise SystemExit(INTERRUPTED)
+    if replayed.broken:
+        raise SystemExit(1)
+
+
+def replay(stack: Stack, asked: Asked, seconds_max: float, clock: Clock) -> Replayed:
+    """Prepare agents and wallets, send the traffic, follow it to its end, and measure."""
+    traffic = _traffic(asked)
+    progress.print(f"--seed {asked.seed}: the same again sends what is not sent yet", style="dim")
+    apis, own = _prepare(stack, traffic, clock)
+    started_ms = _now_ms()
+    with _bars(traffic) as told, replay_run.Sampler(stack, clock) as sampler:
+        run = replay_run.Run(stack, traffic, apis, clock, seconds_max, told)
+        outcome = run.until_the_end()
+    with progress_bar("reading the books", len({row.phone for row in outcome.rows.values()})) as at:
+        books = replay_books.read_books(stack, traffic, outcome, at)
+    with step("The account") as done:
+        account, units = _account(stack, started_ms, outcome, own, clock)
+        done.note = f"units told by {units[0].told_by}"
+    transactions = max(1, len(outcome.rows))
+    measures = Measures(
+        stack=stack.name,
+        region=stack.region,
+        local=stack.local,
+        started_at_ms=started_ms,
+        seconds=outcome.seconds,
+        asked=asked,
+        interrupted=outcome.interrupted,
+        requests=outcome.requests,
+        transactions=len(outcome.rows),
+        statuses=_statuses(outcome),
+        duplicates=books.duplicates,
+        latency=replay_books.latency(books.decided_ms),
+        depths=tuple(sampler.depths),
+        units=units,
+        contention_retries=account.counted["ContentionRetries"],
+        calls=replay_account.calls_each(account, transactions),
+        usage=replay_account.usage(account, units, transactions, outcome.seconds),
+    )
+    return Replayed(
+        measures,
+        _broken(outcome, books, len(traffic.sent)),
+        replay_account.is_whole(account, outcome),
+        outcome.by_hand,
+    )
+
+
+def view(replayed: Replayed, costs: Sequence["Cost"]) -> dict[str, Any]:
+    """What scripts get: `measures` as they are, names in camelCase."""
+    measures = _camel_case(asdict(replayed.measures))
+    # Names of what was counted are no members of ours, and stay as they are.
+    for name in ("requests", "statuses", "calls", "usage"):
+        measures[name] = dict(getattr(replayed.measures, name))
+    return {
+        "ok": not replayed.broken,
+        "broken": list(replayed.broken),
+        "whole": replayed.is_whole,
+        "measures": measures | {"duplicatesPerMillion": replayed.measures.duplicates_per_million},
+        "costs": [cost.view() for cost in costs],
+    }
+
+
+def render(measures: Measures, costs: Sequence["Cost"]) -> RenderableType:
+    """What a person gets."""
+    from wakala.price import total
+
+    facts = table("", "")
+    facts.show_header = False
+    for name, words in _facts(measures):
+        facts.add_row(name, words)
+    units = table("a million transactions", "write units", "read units", right=_NUMBERS)
+    for each in measures.units:
+        units.add_row(each.resource, f"{each.written:,.0f}", f"{each.read:,.0f}")
+    calls = table("AWS calls of a transaction", "calls", right=_NUMBERS)
+    for name, number in measures.calls.items():
+        calls.add_row(name, f"{number:,.3f}")
+    price = table("price of a million", "dollars", right=_NUMBERS)
+    for cost in costs:
+        price.add_row(cost.service, f"{cost.dollars:,.2f}")
+    price.add_row("all", f"{total(costs):,.2f}")
+    return Group("", facts, "", units, "", calls, "", price)
+
+
+_NUMBERS = frozenset({"write units", "read units", "calls", "dollars"})
+
+
+def _facts(measures: Measures) -> Iterator[tuple[str, str]]:
+    asked, latency = measures.asked, measures.latency
+    yield "replayed", f"{asked.shape}, seed {asked.seed}, {measures.seconds:,.1f} s"
+    if measures.interrupted:
+        yield "", coloured("interrupted")
+    yield "requests", _listed(measures.requests)
+    yield "transactions", f"{measures.transactions:,}: {_listed(measures.statuses)}"
+    yield "duplicate debits", f"{measures.duplicates_per_million:,.0f} of a million"
+    if latency is None:
+        yield "settled after", "nothing was settled"
+    else:
+        quantiles = {"p50": latency.p50_ms, "p95": latency.p95_ms, "p99": latency.p99_ms}
+        words = [f"{name} {ms:,.0f} ms" for name, ms in quantiles.items()]
+        yield "settled after", ", ".join([*words, f"at most {latency.max_ms:,.0f} ms"])
+    depth = max((each.letters for each in measures.depths), default=0)
+    oldest_s = max((each.oldest_s for each in measures.depths), default=0.0)
+    yield "dead letters", f"at most {depth:,} at a time, the oldest {oldest_s:,.1f} s old"
+    yield "waits for a wallet", f"{measures.contention_retries:,.0f}"
+
+
+def _open(on: On) -> Stack:
+    stack = on.open()
+    if stack.parameter("Stage") == "prod":
+        raise Problem("a replay makes money up: it does not run on a stack whose Stage is prod")
+    return stack
+
+
+def _traffic(asked: Asked) -> Traffic:
+    shape, shares = Shape(asked.shape), Shares(**asked.shares)
+    return make_traffic(shape, asked.number, seed=asked.seed, shares=shares, rate=asked.rate)
+
+
+def _prepare(stack: Stack, traffic: Traffic, clock: Clock) -> tuple[replay_run.Apis, Account]:
+    """Agents and wallets, ready; and what this command itself will have read from now on."""
+    began_ms = _now_ms()
+    with step("Agents") as done:
+        apis = replay_run.open_apis(stack, traffic)
+        done.note = f"{len(apis)} enrolled, their apps open"
+    with step("Wallets") as done:
+        replay_run.fund(stack, traffic)
+        # What funding causes must not be taken for the replay's.
+        replay_account.await_account(stack, began_ms, lambda _: True, clock)
+        if not stack.local:  # CloudWatch counts whole minutes, so a replay begins with one
+            clock.sleep(60 - time.time() % 60)
+        done.note = f"{len(traffic.openings):,} funded"
+    own = Account()
+    calls.watched(stack.dynamodb, own.consume)
+    return apis, own
+
+
+def _account(
+    stack: Stack, started_ms: int, outcome: Outcome, own: Account, clock: Clock
+) -> tuple[Account, tuple[Units, ...]]:
+    """What the functions did, and the units of a million transactions."""
+    transactions = max(1, len(outcome.rows))
+    account = replay_account.await_account(
+        stack, started_ms, lambda found: replay_account.is_whole(found, outcome), clock
+    )
+    if not stack.local:
+        others = replay_account.read_account(stack, started_ms, replay_account.CLOCKED)
+        others.read.update(own.read)
+        window_ms = (started_ms, _now_ms())
+        units = replay_account.told_by_cloudwatch(
+            stack, window_ms, account, others, transactions, clock
+        )
+        if units is not None:
+            return account, units
+    return account, replay_account.told_by_clients(stack, account, transactions)
+
+
+def _statuses(outcome: Outcome) -> dict[str, int]:
+    counted: dict[str, int] = {}
+    for row in outcome.rows.values():
+        name = f"failed: {row.reason}" if row.status is Status.FAILED else row.status.value
+        counted[name] = counted.get(name, 0) + 1
+    return counted
+
+
+def _broken(outcome: Outcome, books: Books, to_send: int) -> tuple[str, ...]:
+    """What should not be, a line each."""
+    sent = to_send - _unsent(outcome, to_send)
+    lines = list(books.wrong[:WRONG_SHOWN])
+    if len(books.wrong) > WRONG_SHOWN:
+        lines.append(f"{len(books.wrong) - WRONG_SHOWN:,} wallets more hold what they should not")
+    if books.duplicates:
+        lines.append(f"{books.duplicates:,} debits were posted more than once")
+    if outcome.open and not outcome.by_hand:
+        lines.append(f"{len(outcome.open):,} transactions have not ended: look at `wakala info`")
+    if outcome.interrupted and not outcome.by_hand:
+        lines.append(f"the time was over: {sent:,} of {to_send:,} were sent")
+    lines += [
+        f"{outcome.requests[word]:,} requests: {word}"
+        for word in ("refused", "unsent", "refundsRefused")
+        if outcome.requests.get(word)
+    ]
+    return tuple(lines)
+
+
+def _unsent(outcome: Outcome, to_send: int) -> int:
+    words = ("accepted", "replayed", "refused", "unsent")
+    return to_send - sum(outcome.requests.get(word, 0) for word in words)
+
+
+@contextmanager
+def _bars(traffic: Traffic) -> Iterator[Any]:
+    """Two bars, of what was sent and of what has ended, on a terminal alone."""
+    columns = (TextColumn("{task.description:<8}"), BarColumn(), MofNCompleteColumn())
+    with Progress(
+        *columns, console=progress, transient=True, disable=not progress.is_terminal
+    ) as bars:
+        sent = bars.add_task("sent", total=len(traffic.sent))
+        first = sum(not each.repeated for each in traffic.sent)
+        ended = bars.add_task("settled", total=first)
+
+        def told(now_sent: int, now_ended: int) -> None:
+            bars.update(sent, completed=now_sent)
+            bars.update(ended, completed=now_ended)
+
+        yield told
+
+
+def _require(name: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:
+        raise Problem(f"{name} {value:g}: {least:g} to {most:,g}")
+
+
+def _camel_case(value: Any) -> Any:
+    match value:
+        case dict():
+            return {_camel(name): _camel_case(each) for name, each in value.items()}
+        case list() | tuple():
+            return [_camel_case(each) for each in value]
+        case _:
+            return value
+
+
+def _camel(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(map(str.capitalize, others))
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{number:,} {word}" for word, number in counts.items() if number) or "none"
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

@@ -131,6 +131,7 @@ def _create(service: str, attempts: int = ATTEMPTS) -> Any:
             connect_timeout=1,
             read_timeout=2,
             max_pool_connections=16,
+            parameter_validation=False,
         ),
     )
 

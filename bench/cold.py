@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from bench.compare import silence
 from bench.meter import Meter
 from bench.ours import Ours, Record
-from tests.engine import declared_table
+from tests.engine import create_table, declared_table
 from wallet_ledger.aws import clients
 from wallet_ledger.domain.ids import AgentId, IdempotencyKey, Phone
 from wallet_ledger.domain.refunds import Refund
@@ -101,7 +101,7 @@ class _Work:
         """Tables of their own, the wallets of a batch, and queued debits of each."""
         self.tables = (f"OfflineTx-{uuid.uuid4()}", f"WalletLedger-{uuid.uuid4()}")
         for name, logical_id in zip(self.tables, ("OfflineTx", "WalletLedger"), strict=True):
-            self.client.create_table(TableName=name, **declared_table(f"{logical_id}Table"))
+            create_table(self.client, name, declared_table(f"{logical_id}Table"))
         clock = itertools.count(time.time_ns() // 1_000_000)
         meter = Meter(self.client, {}, weigh=False)
         backend = Ours(self.client, *self.tables, meter, lambda: next(clock))
@@ -110,7 +110,8 @@ class _Work:
                 backend.open_wallet(_phone(number), 100 * INVOCATIONS)
         for number in range(INVOCATIONS * BATCH):
             record = backend.enqueue(AGENT, _phone(number), 100, _key(number))
-            assert record is not None, "every key is new"
+            if record is None:
+                raise AssertionError("the tables are new, and so is every key")
             self.records.append(record)
 
     def settlements(self) -> list[Event]:

@@ -24,7 +24,7 @@ from bench import article, naive
 from bench.meter import Meter, Part
 from bench.ours import Ours
 from bench.units import Item, shape_of
-from tests.engine import declared_table
+from tests.engine import create_table, declared_table
 from wakala.traffic import Shares, Traffic
 from wallet_ledger.aws import clients
 
@@ -159,7 +159,7 @@ def _run(side: Side, traffic: Traffic, *, seed: int, weigh: bool) -> Run:
     client = clients.dynamodb(on_consumed=_ignore)
     named = {f"{name}-{uuid.uuid4()}": name for name in TABLES}
     for name, table in zip(named, side.tables, strict=True):
-        client.create_table(TableName=name, **table)
+        create_table(client, name, table)
     shapes = {name: shape_of(table) for name, table in zip(named, side.tables, strict=True)}
     meter = Meter(client, shapes, weigh=weigh)
     metered = meter.attach(clients.dynamodb(on_consumed=_ignore))

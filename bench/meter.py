@@ -108,6 +108,8 @@ def _writes(operation: str, params: Mapping[str, Any]) -> Iterator[Write]:
             for each in params["TransactItems"]:
                 (write,) = (each[action] for action in _ACTIONS if action in each)
                 yield write["TableName"], write.get("Key") or write["Item"]
+        case _:
+            return
 
 
 def _looks(operation: str, params: Mapping[str, Any], parsed: Mapping[str, Any]) -> Iterator[Look]:
@@ -131,6 +133,8 @@ def _looks(operation: str, params: Mapping[str, Any], parsed: Mapping[str, Any])
         case "Query" | "Scan":
             place = params["TableName"], params.get("IndexName", TABLE)
             yield place, parsed.get("Items", []), _rate(params)
+        case _:
+            return
 
 
 def _rate(params: Mapping[str, Any]) -> float:

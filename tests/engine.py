@@ -2,7 +2,7 @@
 
 import itertools
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -101,10 +101,7 @@ class Aws:
 
     def _table(self, logical_id: str) -> str:
         name = f"{logical_id}-{next(_number)}"
-        # An engine that is only waking up may keep its first answer for longer than a function's
-        # client waits; botocore's second try then finds what the first has made.
-        with suppress(self.dynamodb.exceptions.ResourceInUseException):
-            self.dynamodb.create_table(TableName=name, **declared_table(logical_id))
+        create_table(self.dynamodb, name, declared_table(logical_id))
         return name
 
 
@@ -132,6 +129,16 @@ def engine_of(request: pytest.FixtureRequest) -> Aws:
     """The engine that the parameter of a fixture names."""
     aws: Aws = request.getfixturevalue((TABLES_ON | CHANNELS_ON)[request.param])
     return aws
+
+
+def create_table(client: "DynamoDBClient", name: str, shape: Mapping[str, Any]) -> None:
+    """An empty table of that shape.
+
+    An engine that is only waking up may keep its first answer for longer than a function's client
+    waits; botocore's second try then finds what the first has made.
+    """
+    with suppress(client.exceptions.ResourceInUseException):
+        client.create_table(TableName=name, **shape)
 
 
 def declared_table(logical_id: str) -> dict[str, Any]:

@@ -31,6 +31,7 @@ def test_a_function_that_raises_is_not_measured(monkeypatch: pytest.MonkeyPatch)
 def test_a_function_that_leaves_work_undone_is_not_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cold, "WARM", cold.WARM.replace("handle(json", "str(json"))
+    idle = cold.WARM.replace("handle(json.loads(event), context)", "json.loads(event)")
+    monkeypatch.setattr(cold, "WARM", idle)
     with pytest.raises(AssertionError, match="ReconcileFunction left"):
         cold.warm_megabytes()

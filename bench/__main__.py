@@ -41,7 +41,7 @@ Json = Annotated[Path | None, Parameter(name="--json")]
 def main(
     *,
     number: Count = NUMBER_MIN,
-    rounds: Rounds = 5,
+    rounds: Rounds = 3,
     seed: int = 1,
     json_file: Json = None,
     amazons: Annotated[bool, Parameter(name="--dynamodb-local", negative=())] = False,

@@ -21,7 +21,7 @@ from bench.targets import Figure, Measured, Results, cold_figures, figures
 from tests import dynamodb_local
 from tests.engine import free_port
 from wakala import engine
-from wakala.output import Problem, out, problem, progress_bar, table
+from wakala.output import Problem, out, problem, progress_bar, step, table
 from wakala.traffic import Shape, make_traffic
 
 app = App(name="bench", help=__doc__, version_flags=())
@@ -146,8 +146,9 @@ def _engine(*, amazons: bool) -> Iterator[None]:
 
 @contextmanager
 def _emulator() -> Iterator[str]:
-    engine.prepare()
-    started = engine.start(free_port(), auth=False)
+    with step("Engine") as current:
+        current.note = engine.prepare()
+        started = engine.start(free_port(), auth=False)
     try:
         yield started.endpoint_url
     finally:
@@ -157,7 +158,9 @@ def _emulator() -> Iterator[str]:
 @contextmanager
 def _dynamodb_local(home: Path) -> Iterator[str]:
     try:
-        folder = dynamodb_local.fetched()
+        with step("Engine") as current:
+            folder = dynamodb_local.fetched()
+            current.note = f"DynamoDB Local {dynamodb_local.VERSION}"
     except dynamodb_local.Missing as error:
         raise Problem(f"no DynamoDB Local: {error}") from error
     with dynamodb_local.running(folder, home / "dynamodb-local.log") as url:

@@ -72,9 +72,9 @@ class Wire:
 
 def require_valid(service: str, sent: Sent) -> None:
     """Our clients leave it to AWS to check the members of a request and their types."""
-    found = ParamValidator().validate(
-        sent.body, _model(service).operation_model(sent.operation).input_shape
-    )
+    shape = _model(service).operation_model(sent.operation).input_shape
+    assert shape is not None, f"{sent.operation} takes nothing"
+    found = ParamValidator().validate(sent.body, shape)
     assert not found.has_errors(), f"{sent.operation}: {found.generate_report()}"
 
 

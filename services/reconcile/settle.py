@@ -74,10 +74,10 @@ def _runs(movements: Sequence[Movement]) -> Iterator[list[Movement]]:
     run: list[Movement] = []
     content: dict[MovementId, Fingerprint] = {}
     for movement in movements:
-        identity, fingerprint = movement_id(movement), movement.fingerprint  # a digest each time
-        if content.setdefault(identity, fingerprint) != fingerprint:
+        identity = movement_id(movement)
+        if content.setdefault(identity, movement.fingerprint) != movement.fingerprint:
             yield run
-            run, content = [], {identity: fingerprint}
+            run, content = [], {identity: movement.fingerprint}
         run.append(movement)
     if run:
         yield run

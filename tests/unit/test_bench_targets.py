@@ -1,10 +1,14 @@
 """What the bench says of its runs: figures and their targets, a document, a line for a mistake."""
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import bench.__main__ as bench
+from bench import cold
 from bench.__main__ import document, start
 from bench.compare import Run
 from bench.targets import NO_LESS, NO_MORE, Figure, Measured, cold_figures, figures
@@ -93,6 +97,33 @@ def test_the_document_holds_runs_and_figures_and_nothing_else() -> None:
         "overdrawn": 0,
         "open": 0,
     }
+
+
+@pytest.mark.parametrize(("size", "status"), [(128.0, 0), (129.0, 1)])
+def test_a_run_writes_what_it_found_and_its_status_says_whether_all_is_met(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    size: float,
+    status: int,
+) -> None:
+    cheap = replace(RAN, seconds=0.4, calls=50, written={("OfflineTx", "table"): 1_050.0})
+    results = dict.fromkeys(Shape, BESIDE | {"ours": measured(cheap)})
+    monkeypatch.setattr(bench, "_engine", lambda *, amazons: nullcontext(amazons))
+    monkeypatch.setattr(bench, "measure", lambda _number, _rounds, _seed: results)
+    monkeypatch.setattr(cold, "warm_megabytes", lambda: {"IngestFunction": size})
+    monkeypatch.setattr(cold, "import_ratios", lambda: {"IngestFunction": 2.0})
+    file = tmp_path / "bench.json"
+
+    assert start(["--number=400", "--rounds=2", "--seed=3", f"--json={file}"]) == status
+
+    written = json.loads(file.read_text())
+    assert list(written) == ["number", "rounds", "seed", "runs", "figures"]
+    assert (written["number"], written["rounds"], written["seed"]) == (400, 2, 3)
+    assert all(each["met"] for each in written["figures"]) is (status == 0)
+    shown = capsys.readouterr().out
+    assert "of an emulator" in shown
+    assert ("not met" in shown) is (status == 1)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 from unittest import mock
 
+from botocore.exceptions import BotoCoreError, ClientError
 from cyclopts import App, CycloptsError, Parameter, validators
 from rich.console import Group
 from rich.table import Table
@@ -217,8 +218,10 @@ def start(arguments: Sequence[str]) -> int:
         met = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
         problem(f"{error} (see --help)")
-    except Problem as error:
+    except (Problem, BotoCoreError, ClientError) as error:
         problem(str(error))
+    except KeyboardInterrupt:
+        return 130
     return 1 if met is False else 0  # None: it was asked for help alone
 
 

@@ -18,6 +18,7 @@ from bench.compare import silence
 from bench.meter import Meter
 from bench.ours import Ours, Record
 from tests.engine import create_table, declared_table
+from wakala.output import Problem
 from wallet_ledger.aws import clients
 from wallet_ledger.domain.ids import AgentId, IdempotencyKey, Phone
 from wallet_ledger.domain.refunds import Refund
@@ -71,7 +72,7 @@ def warm_megabytes() -> dict[str, float]:
     """By function: the most memory that its process ever held, MB, after real work on the engine.
 
     What each did is looked up in the tables, since a function that failed would hold less. Raises
-    `CalledProcessError` where one raised, `AssertionError` where its work is not in the tables.
+    `Problem` where one raised, or its work is not in the tables.
     """
     work = _Work(clients.dynamodb(on_consumed=lambda _name, _units: None))
     work.accept()
@@ -85,7 +86,7 @@ def warm_megabytes() -> dict[str, float]:
         found[name] = _megabytes(name, events, work.tables)
         status, number = expected.get(name, "queued"), sum(map(_size, events))
         if work.statuses()[status] != number:
-            raise AssertionError(f"{name} left {work.statuses()}, and not {number} {status}")
+            raise Problem(f"{name} left {dict(work.statuses())}, and not {number} {status}")
     return found
 
 
@@ -201,14 +202,17 @@ def _run(
 ) -> "subprocess.CompletedProcess[str]":
     path = os.pathsep.join([str(ROOT / "services"), str(ROOT / "shared")])
     basic = {"PATH": os.environ["PATH"], "PYTHONPATH": path, "AWS_DEFAULT_REGION": "us-east-1"}
-    return subprocess.run(
+    done = subprocess.run(
         command,
         env={**basic, **environment},
         input=told,
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
     )
+    if done.returncode != 0:
+        raise Problem(f"{command[-1]} failed: {done.stderr.strip().rpartition('\n')[2]}")
+    return done
 
 
 def _environment(function: str) -> dict[str, str]:

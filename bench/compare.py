@@ -25,6 +25,7 @@ from bench.meter import Meter, Part
 from bench.ours import Ours
 from bench.units import Item, shape_of
 from tests.engine import create_table, declared_table
+from wakala.output import Problem
 from wakala.traffic import Shares, Traffic
 from wallet_ledger.aws import clients
 
@@ -202,7 +203,10 @@ def _settle(backend: Backend, batches: Sequence[Sequence[Record]]) -> float:
     for batch in batches:
         failed = backend.handle(batch)
         if failed:
-            raise AssertionError(f"{len(failed)} must come again, and nothing was in the way")
+            raise Problem(
+                f"{len(failed)} of a batch must come again, and nothing was in the way:"
+                " is this machine too busy for an engine to answer in time?"
+            )
     return time.perf_counter() - started
 
 

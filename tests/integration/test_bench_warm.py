@@ -1,12 +1,12 @@
 """A warm function's memory is that of one which did its work; one that did not is an error."""
 
-import subprocess
 from collections.abc import Iterator
 
 import pytest
 
 from bench import cold
 from tests.engine import Aws
+from wakala.output import Problem
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def test_a_warm_function_has_done_its_work_before_it_is_measured() -> None:
 
 def test_a_function_that_raises_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(cold.FUNCTIONS, "ReconcileFunction", "relay.handler")
-    with pytest.raises(subprocess.CalledProcessError):
+    with pytest.raises(Problem, match=r"relay\.handler failed"):
         cold.warm_megabytes()
 
 
@@ -33,5 +33,5 @@ def test_a_function_that_leaves_work_undone_is_not_measured(
 ) -> None:
     idle = cold.WARM.replace("handle(json.loads(event), context)", "json.loads(event)")
     monkeypatch.setattr(cold, "WARM", idle)
-    with pytest.raises(AssertionError, match="ReconcileFunction left"):
+    with pytest.raises(Problem, match="ReconcileFunction left"):
         cold.warm_megabytes()

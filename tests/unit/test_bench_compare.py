@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
-from bench.compare import ARTICLE, NAIVE, OURS, SHARES, TEN, Run, Side, deliveries, run
+from bench.article import Article
+from bench.compare import ARTICLE, NAIVE, OURS, SHARES, TEN, Backend, Run, Side, deliveries, run
 from tests.simulation.cloud.clients import simulated
+from wakala.output import Problem
 from wakala.traffic import Shape, make_traffic
 
 NUMBER = 200
@@ -77,3 +80,14 @@ def test_how_much_comes_again_is_a_share_and_no_chance(seed: int) -> None:
     assert [record for batch in first for record in batch] == records
     assert [len(ten) for ten in again] == [TEN, TEN]
     assert all(record in records for ten in again for record in ten)
+
+
+def test_a_backend_that_gives_something_back_where_nothing_is_in_the_way_ends_the_run() -> None:
+    def broken(*arguments: Any) -> Backend:
+        backend = ARTICLE.make(*arguments)
+        lost = replace(cast("Article", backend), wallet_ledger="none")
+        return cast("Backend", lost)
+
+    traffic = replace(make_traffic(Shape.HOT, NUMBER, seed=1, shares=SHARES), openings={})
+    with pytest.raises(Problem, match="must come again"):
+        run(replace(ARTICLE, make=broken), traffic, seed=1)

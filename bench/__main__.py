@@ -17,7 +17,7 @@ from rich.console import Group
 from rich.table import Table
 
 from bench import cold
-from bench.compare import NUMBER_MIN, SHARES, SIDES, Run, run
+from bench.compare import ARTICLE, NUMBER_MIN, OURS, SHARES, SIDES, Run, run
 from bench.targets import Figure, Measured, Results, cold_figures, figures
 from tests import dynamodb_local
 from tests.engine import free_port
@@ -69,7 +69,7 @@ def main(
         megabytes = cold.warm_megabytes()
     found = figures(results) + cold_figures(cold.import_ratios(), megabytes)
     out.print(Group(runs_table(results), "", units_table(results), "", figures_table(found)))
-    out.print("", ON_AN_EMULATOR)
+    out.print(f"\n{ON_AN_EMULATOR}")
     if json_file is not None:
         settings = {"number": number, "rounds": rounds, "seed": seed}
         json_file.write_text(json.dumps(settings | document(results, found), indent=2) + "\n")
@@ -169,7 +169,7 @@ def _dynamodb_local(home: Path) -> Iterator[str]:
 
 def runs_table(results: Results) -> Table:
     """What each backend did with each load; calls and units of one transaction."""
-    numbers = ("settled/s", "calls", "first", "writes", "reads", "twice", "below 0", "open")
+    numbers = ("per s", "calls", "first", "writes", "reads", "twice", "below 0", "open")
     made = table("load", "backend", *numbers, right=frozenset(numbers))
     for shape, sides in results.items():
         for name, each in sides.items():
@@ -189,12 +189,12 @@ def runs_table(results: Results) -> Table:
 
 
 def units_table(results: Results) -> Table:
-    """Where the units of one transaction go: each table's own part, and each index."""
-    numbers = ("write units", "read units")
+    """Where a transaction's units go, of the article's and ours: each table's part, each index."""
+    numbers = ("writes", "reads")
     made = table("load", "backend", "table", "part", *numbers, right=frozenset(numbers))
     for shape, sides in results.items():
-        for name, each in sides.items():
-            weighed = each.weighed
+        for name in (ARTICLE.name, OURS.name):
+            weighed = sides[name].weighed
             for place in sorted({*weighed.written, *weighed.read}):
                 units = (weighed.written.get(place, 0), weighed.read.get(place, 0))
                 each_of = (f"{number / weighed.debits:.2f}" for number in units)

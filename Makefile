@@ -41,9 +41,10 @@ soak: $(READY) ## Play histories of the simulator (SEEDS=1..5000, or how many) a
 	PYTHONPATH=.:services $(BIN)/python -m tests.simulation.histories.soak --seeds $(or $(SEEDS),500) \
 	  $(if $(STEPS),--steps $(STEPS))
 
-bench: $(READY) ## The article's algorithm, a naive one and ours under one load (NUMBER=… ROUNDS=…)
-	PYTHONPATH=.:services $(BIN)/python -m bench $(if $(NUMBER),--number $(NUMBER)) \
-	  $(if $(ROUNDS),--rounds $(ROUNDS))
+bench: $(READY) ## The article's algorithm, a naive one and ours under one load (NUMBER=… ROUNDS=… JSON=…)
+	@PYTHONPATH=.:services $(BIN)/python -m bench $(if $(NUMBER),--number=$(NUMBER)) \
+	  $(if $(ROUNDS),--rounds=$(ROUNDS)) $(if $(SEED),--seed=$(SEED)) $(if $(JSON),--json=$(JSON)) \
+	  $(if $(AMAZONS),--dynamodb-local)
 
 scale: $(READY) ## Where the first bottleneck is, on paper and simulated (MEASURE=1: time the steps anew)
 	PYTHONPATH=.:services $(BIN)/python -m bench.queueing $(if $(MEASURE),--measure)

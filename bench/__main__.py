@@ -8,63 +8,72 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 from unittest import mock
 
-from cyclopts import App, Parameter, validators
+from botocore.exceptions import BotoCoreError, ClientError
+from cyclopts import App, CycloptsError, Parameter, validators
 from rich.console import Group
 from rich.table import Table
 
 from bench import cold
-from bench.compare import SHARES, SIDES, Run, run
-from bench.targets import NO_MORE, Figure, Measured, Results, figures
+from bench.compare import ARTICLE, NUMBER_MIN, OURS, SHARES, SIDES, Run, run
+from bench.targets import Figure, Measured, Results, cold_figures, figures
+from tests import dynamodb_local
 from tests.engine import free_port
 from wakala import engine
-from wakala.output import out, progress_bar, table
+from wakala.output import Problem, out, problem, progress_bar, step, table
 from wakala.traffic import Shape, make_traffic
 
-app = App(help=__doc__)
+app = App(name="bench", help=__doc__, version_flags=())
 
 SHAPES = (Shape.UNIFORM, Shape.BRANCH, Shape.HOT, Shape.MONTH_END)
-IMPORTS = {"ReconcileFunction": 1.6, "RefundFunction": 1.6, "IngestFunction": 2.2}
-MEGABYTES = 128
+ON_AN_EMULATOR = (
+    "Times are of an emulator on this machine: of them, only ratios within one run say anything."
+    " Calls and units are DynamoDB's own and hold on AWS."
+)
 
-Count = Annotated[int, Parameter(validator=validators.Number(gte=20, lte=20_000))]
+Count = Annotated[int, Parameter(validator=validators.Number(gte=NUMBER_MIN, lte=20_000))]
 Rounds = Annotated[int, Parameter(validator=validators.Number(gte=1, lte=50))]
+Json = Annotated[Path | None, Parameter(name="--json")]
 
 
 @app.default
 def main(
-    *, number: Count = 300, rounds: Rounds = 3, seed: int = 1, json_file: Path | None = None
-) -> None:
+    *,
+    number: Count = NUMBER_MIN,
+    rounds: Rounds = 3,
+    seed: int = 1,
+    json_file: Json = None,
+    amazons: Annotated[bool, Parameter(name="--dynamodb-local", negative=())] = False,
+) -> bool:
     """Measure, and print what came of it beside what it must come to; exit 1 where it does not.
 
     Parameters
     ----------
     number
-        Debits of each load.
+        Debits of each load; one ten in twenty comes twice, so there must be twenty tens.
     rounds
         How often each backend settles each load; the median counts.
     seed
         Of the load.
     json_file
-        Where the figures go, too.
+        A file for the figures, too.
+    amazons
+        On DynamoDB Local, Amazon's own engine, instead of the one that `make run` starts.
     """
-    with own_engine():
-        results = measure(number, rounds, seed)
-    found = figures(results)
-    found += [
-        Figure(f"{name}: start, over a bare client's", ratio, NO_MORE, IMPORTS[name])
-        for name, ratio in cold.import_ratios().items()
-    ]
-    found += [
-        Figure(f"{name}: memory of a warm one, MB", size, NO_MORE, MEGABYTES)
-        for name, size in cold.warm_megabytes().items()
-    ]
-    out.print(Group(_runs_table(results), "", _figures_table(found)))
     if json_file is not None:
-        json_file.write_text(json.dumps([asdict(each) | {"met": each.met} for each in found]))
-    sys.exit(not all(each.met for each in found))
+        _require_writable(json_file)
+    with own_engine(amazons=amazons):
+        results = measure(number, rounds, seed)
+        megabytes = cold.warm_megabytes()
+    found = figures(results) + cold_figures(cold.import_ratios(), megabytes)
+    out.print(Group(runs_table(results), "", units_table(results), "", figures_table(found)))
+    out.print(f"\n{ON_AN_EMULATOR}")
+    if json_file is not None:
+        settings = {"number": number, "rounds": rounds, "seed": seed}
+        json_file.write_text(json.dumps(settings | document(results, found), indent=2) + "\n")
+    return all(each.met for each in found)
 
 
 def measure(number: int, rounds: int, seed: int) -> Results:
@@ -85,8 +94,37 @@ def measure(number: int, rounds: int, seed: int) -> Results:
     return results
 
 
+def document(results: Results, found: Sequence[Figure]) -> dict[str, Any]:
+    """What a program reads of a run."""
+    runs = [
+        {
+            "shape": shape,
+            "backend": name,
+            "perSecond": each.per_second,
+            "calls": each.calls_each,
+            "writeUnits": each.write_units_each,
+            "readUnits": each.read_units_each,
+            "duplicates": each.duplicates,
+            "overdrawn": each.weighed.overdrawn,
+            "open": each.weighed.open,
+        }
+        for shape, sides in results.items()
+        for name, each in sides.items()
+    ]
+    return {"runs": runs, "figures": [asdict(each) | {"met": each.met} for each in found]}
+
+
+def _require_writable(file: Path) -> None:
+    """Before minutes of work, not after."""
+    try:
+        with file.open("a"):
+            pass
+    except OSError as error:
+        raise Problem(f"--json {file}: {error.strerror}") from error
+
+
 @contextmanager
-def own_engine() -> Iterator[None]:
+def own_engine(*, amazons: bool) -> Iterator[None]:
     """An engine of the bench's own, on a free port, and the environment of what calls it."""
     with tempfile.TemporaryDirectory() as home:
         variables = {
@@ -97,37 +135,75 @@ def own_engine() -> Iterator[None]:
             "POWERTOOLS_SERVICE_NAME": "bench",
             "POWERTOOLS_METRICS_NAMESPACE": "Wakala",
         }
-        with mock.patch.dict(os.environ, variables):
-            engine.prepare()
-            started = engine.start(free_port(), auth=False)
-            try:
-                with mock.patch.dict(os.environ, AWS_ENDPOINT_URL=started.endpoint_url):
-                    yield
-            finally:
-                engine.stop(started)
+        serve = _dynamodb_local(Path(home)) if amazons else _emulator()
+        with (
+            mock.patch.dict(os.environ, variables),
+            serve as url,
+            mock.patch.dict(os.environ, AWS_ENDPOINT_URL=url),
+        ):
+            yield
 
 
-def _runs_table(results: Results) -> Table:
-    numbers = ("settled/s", "calls", "write units", "read units", "duplicates", "overdrawn", "open")
+@contextmanager
+def _emulator() -> Iterator[str]:
+    with step("Engine") as current:
+        current.note = engine.prepare()
+        started = engine.start(free_port(), auth=False)
+    try:
+        yield started.endpoint_url
+    finally:
+        engine.stop(started)
+
+
+@contextmanager
+def _dynamodb_local(home: Path) -> Iterator[str]:
+    try:
+        with step("Engine") as current:
+            folder = dynamodb_local.fetched()
+            current.note = f"DynamoDB Local {dynamodb_local.VERSION}"
+    except dynamodb_local.Missing as error:
+        raise Problem(f"no DynamoDB Local: {error}") from error
+    with dynamodb_local.running(folder, home / "dynamodb-local.log") as url:
+        yield url
+
+
+def runs_table(results: Results) -> Table:
+    """What each backend did with each load; calls and units of one transaction."""
+    numbers = ("per s", "calls", "first", "writes", "reads", "twice", "below 0", "open")
     made = table("load", "backend", *numbers, right=frozenset(numbers))
-    for shape, each in results.items():
-        for name, found in each.items():
-            weighed = found.weighed
+    for shape, sides in results.items():
+        for name, each in sides.items():
             made.add_row(
                 shape,
                 name,
-                f"{found.per_second:,.0f}",
-                f"{found.calls_each:.2f}",
-                f"{found.units_each:.2f}",
-                f"{weighed.read / weighed.debits:.2f}",
-                str(found.duplicates),
-                str(weighed.overdrawn),
-                str(weighed.open),
+                f"{each.per_second:,.0f}",
+                f"{each.calls_each:.3f}",
+                f"{each.calls_first_each:.3f}",
+                f"{each.write_units_each:.2f}",
+                f"{each.read_units_each:.2f}",
+                str(each.duplicates),
+                str(each.weighed.overdrawn),
+                str(each.weighed.open),
             )
     return made
 
 
-def _figures_table(found: Sequence[Figure]) -> Table:
+def units_table(results: Results) -> Table:
+    """Where a transaction's units go, of the article's and ours: each table's part, each index."""
+    numbers = ("writes", "reads")
+    made = table("load", "backend", "table", "part", *numbers, right=frozenset(numbers))
+    for shape, sides in results.items():
+        for name in (ARTICLE.name, OURS.name):
+            weighed = sides[name].weighed
+            for place in sorted({*weighed.written, *weighed.read}):
+                units = (weighed.written.get(place, 0), weighed.read.get(place, 0))
+                each_of = (f"{number / weighed.debits:.2f}" for number in units)
+                made.add_row(shape, name, *place, *each_of)
+    return made
+
+
+def figures_table(found: Sequence[Figure]) -> Table:
+    """Each number beside its target."""
     made = table("what", "found", "must be", "", right=frozenset({"found", "must be"}))
     for each in found:
         verdict = "[green]met[/]" if each.met else "[red]not met[/]"
@@ -135,5 +211,19 @@ def _figures_table(found: Sequence[Figure]) -> Table:
     return made
 
 
+def start(arguments: Sequence[str]) -> int:
+    """Run the bench; the exit status. Whatever a person can mend is told in one line."""
+    met = False
+    try:
+        met = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+    except CycloptsError as error:
+        problem(f"{error} (see --help)")
+    except (Problem, BotoCoreError, ClientError) as error:
+        problem(str(error))
+    except KeyboardInterrupt:
+        return 130
+    return 1 if met is False else 0  # None: it was asked for help alone
+
+
 if __name__ == "__main__":
-    app()
+    sys.exit(start(sys.argv[1:]))

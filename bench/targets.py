@@ -22,13 +22,23 @@ class Measured:
 
     @property
     def calls_each(self) -> float:
-        """Calls of settling for each transaction."""
+        """Calls of settling for each transaction, with what came a second time."""
         return statistics.median(run.calls / run.debits for run in self.timed)
 
     @property
-    def units_each(self) -> float:
+    def calls_first_each(self) -> float:
+        """The same of first deliveries alone."""
+        return statistics.median(run.calls_first / run.debits for run in self.timed)
+
+    @property
+    def write_units_each(self) -> float:
         """Write units of a transaction, from intake to its last status, tables and indexes."""
         return self.weighed.write_units / self.weighed.debits
+
+    @property
+    def read_units_each(self) -> float:
+        """The same of reads."""
+        return self.weighed.read_units / self.weighed.debits
 
     @property
     def duplicates(self) -> int:
@@ -38,6 +48,9 @@ class Measured:
 
 type Results = Mapping[Shape, Mapping[str, Measured]]
 """By shape, then by the name of a backend."""
+
+START_RATIOS = {"ReconcileFunction": 1.6, "RefundFunction": 1.6, "IngestFunction": 2.2}
+MEGABYTES = 128
 
 NO_MORE = "at most"
 NO_LESS = "at least"
@@ -70,13 +83,27 @@ def figures(results: Results) -> list[Figure]:
         calls = results[shape][OURS.name].calls_each
         found.append(Figure(f"{shape}: calls of reconcile per transaction", calls, NO_MORE, target))
     for shape, target in ((Shape.BRANCH, 0.75), (Shape.UNIFORM, 1)):
-        ratio = _ratio(results[shape], lambda each: each.units_each)
+        ratio = _ratio(results[shape], lambda each: each.write_units_each)
         found.append(Figure(f"{shape}: write units, over the article's", ratio, NO_MORE, target))
     for shape, each in results.items():
         ours, naive = each[OURS.name].duplicates, each[NAIVE.name].duplicates
         found.append(Figure(f"{shape}: duplicate debits", ours, NO_MORE, 0))
         found.append(Figure(f"{shape}: the naive one's, or nothing is shown", naive, NO_LESS, 1))
     return found
+
+
+def cold_figures(
+    import_ratios: Mapping[str, float], megabytes: Mapping[str, float]
+) -> list[Figure]:
+    """What a cold function and a warm one must come to; both by the function's name."""
+    found = [
+        Figure(f"{name}: start, over a bare client's", ratio, NO_MORE, START_RATIOS[name])
+        for name, ratio in import_ratios.items()
+    ]
+    return found + [
+        Figure(f"{name}: memory of a warm one, MB", size, NO_MORE, MEGABYTES)
+        for name, size in megabytes.items()
+    ]
 
 
 def _ratio(each: Mapping[str, Measured], measure: Callable[[Measured], float]) -> float:

@@ -1,21 +1,28 @@
-"""What DynamoDB charges for a write, by its own rules, from items before and after.
+"""What DynamoDB charges for a write or a read, by its own rules, from the items themselves.
 
 An engine may not report what an index consumes, so this is computed: per item and index, in write
-units of 1 KB, doubled for the table's part of a transaction (Amazon DynamoDB developer guide, item
-sizes and formats; read and write operations; global secondary indexes). tests/integration compares
-it with DynamoDB Local.
+units of 1 KB, doubled for the table's part of a transaction, and in read units of 4 KB (Amazon
+DynamoDB developer guide, item sizes and formats; read and write operations; global secondary
+indexes). tests/integration compares it with DynamoDB Local.
 """
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 type Item = Mapping[str, Mapping[str, Any]]
 
-UNIT_BYTES = 1024
+WRITE_UNIT_BYTES = 1024
+READ_UNIT_BYTES = 4096
 NUMBER_BYTES_MAX = 21
+
+TABLE = "table"
+"""The part of a table's units that is no index's."""
+
+EVENTUAL, CONSISTENT, IN_TRANSACTION = 0.5, 1.0, 2.0
+"""Read units for each begun 4 KB, by the kind of read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +66,7 @@ def write_units(
 ) -> dict[str, float]:
     """Units of one write by where they go: `table`, and the name of each index it touches."""
     larger = max(item_bytes(before), item_bytes(after))
-    units = {"table": float(_units(larger) * (2 if in_transaction else 1))}
+    units = {TABLE: float(_units(larger) * (2 if in_transaction else 1))}
     for name, index in shape.indexes.items():
         was, becomes = index.entry(before), index.entry(after)
         moves = was and becomes and any(was[part] != becomes[part] for part in index.key)
@@ -72,6 +79,15 @@ def write_units(
     return units
 
 
+def read_units(found: Iterable[Item], rate: float) -> float:
+    """Units of one look at a table or an index: an item, nothing, or the whole page of a query.
+
+    `rate` is `EVENTUAL`, `CONSISTENT` or `IN_TRANSACTION`. What a filter or a projection left out
+    of an answer is charged all the same, so `found` must be what was looked at.
+    """
+    return max(1, math.ceil(sum(map(item_bytes, found)) / READ_UNIT_BYTES)) * rate
+
+
 def item_bytes(item: Item | None) -> int:
     """The size of an item: its attributes' names in UTF-8, and their values."""
     if item is None:
@@ -80,7 +96,7 @@ def item_bytes(item: Item | None) -> int:
 
 
 def _units(size: int) -> int:
-    return max(1, math.ceil(size / UNIT_BYTES))
+    return max(1, math.ceil(size / WRITE_UNIT_BYTES))
 
 
 def _value_bytes(value: Mapping[str, Any]) -> int:

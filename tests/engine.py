@@ -2,7 +2,7 @@
 
 import itertools
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -100,23 +100,8 @@ class Aws:
         return name
 
     def _table(self, logical_id: str) -> str:
-        declared = RESOURCES[logical_id]["Properties"]
-        indexes = [
-            {name: index[name] for name in ("IndexName", "KeySchema", "Projection")}
-            for index in declared.get("GlobalSecondaryIndexes", [])
-        ]
         name = f"{logical_id}-{next(_number)}"
-        shape: dict[str, Any] = {
-            "AttributeDefinitions": declared["AttributeDefinitions"],
-            "KeySchema": declared["KeySchema"],
-            "BillingMode": declared["BillingMode"],
-        }
-        if indexes:
-            shape["GlobalSecondaryIndexes"] = indexes
-        # An engine that is only waking up may keep its first answer for longer than a function's
-        # client waits; botocore's second try then finds what the first has made.
-        with suppress(self.dynamodb.exceptions.ResourceInUseException):
-            self.dynamodb.create_table(TableName=name, **shape)
+        create_table(self.dynamodb, name, declared_table(logical_id))
         return name
 
 
@@ -144,6 +129,29 @@ def engine_of(request: pytest.FixtureRequest) -> Aws:
     """The engine that the parameter of a fixture names."""
     aws: Aws = request.getfixturevalue((TABLES_ON | CHANNELS_ON)[request.param])
     return aws
+
+
+def create_table(client: "DynamoDBClient", name: str, shape: Mapping[str, Any]) -> None:
+    """An empty table of that shape.
+
+    An engine that is only waking up may keep its first answer for longer than a function's client
+    waits; botocore's second try then finds what the first has made.
+    """
+    with suppress(client.exceptions.ResourceInUseException):
+        client.create_table(TableName=name, **shape)
+
+
+def declared_table(logical_id: str) -> dict[str, Any]:
+    """What CreateTable needs to make a table of the template's shape, but for its name."""
+    declared = RESOURCES[logical_id]["Properties"]
+    wanted = ("AttributeDefinitions", "KeySchema", "BillingMode")
+    shape: dict[str, Any] = {name: declared[name] for name in wanted}
+    if "GlobalSecondaryIndexes" in declared:
+        shape["GlobalSecondaryIndexes"] = [
+            {name: index[name] for name in ("IndexName", "KeySchema", "Projection")}
+            for index in declared["GlobalSecondaryIndexes"]
+        ]
+    return shape
 
 
 def free_port() -> int:

@@ -32,7 +32,7 @@ type Timed = tuple[float, float]
 
 def measure() -> dict[str, Any]:
     """Everything that `ServiceTimes` needs of a machine, with the day and the kind of machine."""
-    with own_engine(), silence():
+    with own_engine(amazons=False), silence():
         backend = _backend()
         accepted, messages = _accepts(backend)
         alone = _settles(backend, [[each] for each in messages[:ROUNDS]])

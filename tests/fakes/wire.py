@@ -7,14 +7,20 @@ way up is the real thing.
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from threading import Lock
 from types import SimpleNamespace
 from typing import Any
 
+import botocore.session
 import pytest
 from botocore.awsrequest import AWSResponse
 from botocore.exceptions import ConnectionClosedError, EndpointConnectionError, ReadTimeoutError
 from botocore.httpsession import URLLib3Session
+from botocore.model import ServiceModel
+from botocore.validate import ParamValidator
+
+_SERVICES = {"DynamoDB_20120810": "dynamodb", "AmazonSQS": "sqs", "AWSEvents": "events"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +61,26 @@ class Wire:
         """Stands for the HTTP session's own `send`."""
         target = request.headers["X-Amz-Target"]
         name = target.decode() if isinstance(target, bytes) else target
-        sent = Sent(name.split(".")[-1], json.loads(request.body), request.url, forward)
+        prefix, _, operation = name.partition(".")
+        sent = Sent(operation, json.loads(request.body), request.url, forward)
+        require_valid(_SERVICES[prefix], sent)
         with self._lock:
             self.sent.append(sent)
             answer = self.answer
         return answer(sent)
+
+
+def require_valid(service: str, sent: Sent) -> None:
+    """Our clients leave it to AWS to check the members of a request and their types."""
+    shape = _model(service).operation_model(sent.operation).input_shape
+    assert shape is not None, f"{sent.operation} takes nothing"
+    found = ParamValidator().validate(sent.body, shape)
+    assert not found.has_errors(), f"{sent.operation}: {found.generate_report()}"
+
+
+@cache
+def _model(service: str) -> ServiceModel:
+    return botocore.session.get_session().get_service_model(service)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The bench's rules for what a write costs, against what Amazon's own engine reports."""
+"""The bench's rules for what a write or a read costs, against what Amazon's own engine reports."""
 
 import itertools
 from collections.abc import Mapping
@@ -6,8 +6,16 @@ from typing import Any
 
 import pytest
 
-from bench.units import item_bytes, shape_of, write_units
-from tests.engine import Aws
+from bench.units import (
+    CONSISTENT,
+    EVENTUAL,
+    IN_TRANSACTION,
+    item_bytes,
+    read_units,
+    shape_of,
+    write_units,
+)
+from tests.engine import Aws, create_table
 
 TABLE: dict[str, Any] = {
     "AttributeDefinitions": [
@@ -62,7 +70,7 @@ _numbers = itertools.count(1)
 @pytest.fixture(scope="module")
 def table(aws_dynamodb_local: Aws) -> str:
     """A table with two indexes on Amazon's engine."""
-    aws_dynamodb_local.dynamodb.create_table(TableName="bench-units", **TABLE)
+    create_table(aws_dynamodb_local.dynamodb, "bench-units", TABLE)
     return "bench-units"
 
 
@@ -90,6 +98,69 @@ def test_a_write_costs_what_amazons_engine_says(
 def test_in_a_transaction_the_tables_part_is_twice_as_much() -> None:
     units = write_units(shape_of(TABLE), None, LARGE, in_transaction=True)
     assert units == {"table": 4, "ByStatus": 2, "ByOwner": 1}
+
+
+READ: Mapping[str, list[dict[str, Any]]] = {
+    "nothing": [],
+    "little": [OWNED],
+    "more than a unit": [item(id="k", owner="a", note="x" * 5_000)],
+}
+
+
+@pytest.mark.parametrize("name", READ)
+@pytest.mark.parametrize("rate", [EVENTUAL, CONSISTENT])
+def test_a_look_at_an_item_costs_what_amazons_engine_says(
+    aws_dynamodb_local: Aws, table: str, name: str, rate: float
+) -> None:
+    client = aws_dynamodb_local.dynamodb
+    key = item(id=f"k-{next(_numbers)}")
+    for each in READ[name]:
+        client.put_item(TableName=table, Item=each | key)
+
+    answer = client.get_item(TableName=table, Key=key, ConsistentRead=rate == CONSISTENT)
+
+    found = [answer["Item"]] if "Item" in answer else []
+    assert len(found) == len(READ[name])
+    assert read_units(found, rate) == answer["ConsumedCapacity"]["CapacityUnits"]
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_look_in_a_transaction_costs_what_amazons_engine_says(
+    aws_dynamodb_local: Aws, table: str, name: str
+) -> None:
+    client = aws_dynamodb_local.dynamodb
+    key = item(id=f"k-{next(_numbers)}")
+    for each in READ[name]:
+        client.put_item(TableName=table, Item=each | key)
+
+    answer = client.transact_get_items(TransactItems=[{"Get": {"TableName": table, "Key": key}}])
+
+    (told,) = answer["ConsumedCapacity"]
+    found = [each["Item"] for each in answer["Responses"] if "Item" in each]
+    assert read_units(found, IN_TRANSACTION) == told["CapacityUnits"]
+
+
+# Of an empty page this engine says nothing at all; the least is what the bench counts.
+@pytest.mark.parametrize("number", [1, 7])
+def test_a_page_of_an_index_costs_what_amazons_engine_says(
+    aws_dynamodb_local: Aws, table: str, number: int
+) -> None:
+    client = aws_dynamodb_local.dynamodb
+    status = item(status=f"s-{next(_numbers)}")
+    for _ in range(number):
+        key = item(id=f"k-{next(_numbers)}")
+        client.put_item(TableName=table, Item=LARGE | status | key)
+
+    answer = client.query(
+        TableName=table,
+        IndexName="ByStatus",
+        KeyConditionExpression="#status = :status",
+        ExpressionAttributeNames={"#status": "status"},
+        ExpressionAttributeValues={":status": status["status"]},
+    )
+
+    assert answer["Count"] == number
+    assert read_units(answer["Items"], EVENTUAL) == answer["ConsumedCapacity"]["CapacityUnits"]
 
 
 @pytest.mark.parametrize(

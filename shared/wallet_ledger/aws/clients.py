@@ -131,6 +131,9 @@ def _create(service: str, attempts: int = ATTEMPTS) -> Any:
             connect_timeout=1,
             read_timeout=2,
             max_pool_connections=16,
+            # AWS checks the same again; here it is a quarter of what a group of ten costs to send.
+            # tests/fakes/wire.py checks it of every request of the unit tests.
+            parameter_validation=False,
         ),
     )
 

@@ -1,6 +1,6 @@
 """Between boto3 and the network: what a client sends is answered in this process.
 
-botocore has then checked and serialised the parameters; its own retries are not run.
+botocore has then serialised the parameters; its own retries are not run.
 """
 
 import json

@@ -25,8 +25,9 @@ import pytest
 from hypothesis import Phase, settings
 
 from tests.simulation.cloud.dynamodb import DynamoDB
-from tests.simulation.guards.conditions import Guard, Seen, Weakened
-from tests.simulation.guards.sources import MODULES, Lines, imported
+from tests.simulation.guards.code import MODULES
+from tests.simulation.guards.conditions import Guard, Seen, Weakened, writer_now
+from tests.simulation.guards.sources import Lines, imported
 from tests.template import ROOT
 
 NICENESS = 10
@@ -166,7 +167,7 @@ class Battery:
         return recorded
 
     def _record(self) -> Recorded:
-        seen = Seen()
+        seen = Seen(writer_now)
         every_dynamodb(seen.watch)
         seconds: dict[str, float] = {}
         lines: dict[Place, set[str]] = defaultdict(set)
@@ -182,6 +183,9 @@ class Battery:
             if self._red:
                 red.append(self._red)
                 self._red = None
+        from tests.simulation.guards.histories import see_histories  # see `belongs`
+
+        red += see_histories(seen)
         weakened = {mutant: frozenset(tests) for mutant, tests in seen.weakened.items()}
         by_line = {place: frozenset(tests) for place, tests in lines.items()}
         return Recorded(seconds, frozenset(seen.guards), weakened, by_line, red)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from tests.simulation.guards.sources import MODULES, module_name
+from tests.simulation.guards.sources import OURS, module_name
 from tests.template import ROOT
 
 TOLD = frozenset(
@@ -94,13 +94,6 @@ def mutated(path: str, name: str) -> ast.Module:
     [wanted] = [each for each in all_broken(path, tree) if str(each) == name]
     wanted.apply()
     return ast.fix_missing_locations(tree)
-
-
-def everything() -> Iterator[tuple[str, Broken]]:
-    """Each mutant of each module, with the module's path."""
-    for path in MODULES:
-        for each in all_broken(path):
-            yield path, each
 
 
 class _Finder:
@@ -405,3 +398,14 @@ def _short(node: ast.AST, longest: int = TEXT_MAX) -> str:
 def _end(node: ast.AST) -> int:
     last: int = node.end_lineno  # type: ignore[attr-defined]
     return last
+
+
+MODULES = tuple(path for path in OURS if all_broken(path))
+"""Whatever of our code holds something to break; there is no other list."""
+
+
+def everything() -> Iterator[tuple[str, Broken]]:
+    """Each mutant of each module, with the module's path."""
+    for path in MODULES:
+        for each in all_broken(path):
+            yield path, each

@@ -20,10 +20,10 @@ from tests.simulation.guards.battery import (
     Verdict,
     every_dynamodb,
 )
-from tests.simulation.guards.code import Broken, everything, mutated
+from tests.simulation.guards.code import MODULES, Broken, everything, mutated
 from tests.simulation.guards.conditions import Guard, Weakened, weakening
 from tests.simulation.guards.page import PAGE, Fate, Page, Row
-from tests.simulation.guards.sources import MODULES, put_in_place
+from tests.simulation.guards.sources import put_in_place
 from tests.simulation.guards.texts import REDUNDANT
 
 CONDITIONS = ("tests/contract", "--ignore=tests/contract/test_every_call_may_fail.py")

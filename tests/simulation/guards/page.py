@@ -5,7 +5,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tests.simulation.guards.sources import MODULES, module_name
+from tests.simulation.guards.code import MODULES
+from tests.simulation.guards.sources import module_name
 from tests.simulation.guards.texts import HEAD, KEEPS, PROTECTS
 from tests.template import ROOT
 

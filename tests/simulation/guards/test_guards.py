@@ -6,11 +6,10 @@ import sys
 import pytest
 
 from tests.simulation.cloud.expressions import condition
-from tests.simulation.guards.code import all_broken, mutated
+from tests.simulation.guards.code import MODULES, all_broken, mutated
 from tests.simulation.guards.conditions import clauses, holds, show, weaken
 from tests.simulation.guards.find import code_rows
 from tests.simulation.guards.page import CONDITIONS, PAGE, Page
-from tests.simulation.guards.sources import MODULES
 from tests.simulation.guards.texts import REDUNDANT
 from tests.template import ROOT
 

@@ -98,6 +98,12 @@ KEEPS: Mapping[tuple[str, str, str], str] = {
 """By writer (or anybody), item and clause."""
 
 PROTECTS: Mapping[str, str] = {
+    "wallet_ledger.clock": "A pause is one.",
+    "wallet_ledger.errors": "An error says what the caller must do, and its code says why.",
+    "wallet_ledger.settings": "A function has all of its settings, or does not start.",
+    "wallet_ledger.telemetry": (
+        "What happened is counted and told, and nothing that is anybody's (P12)."
+    ),
     "wallet_ledger.strict_json": "What readers of JSON disagree on is refused (P1, P7).",
     "wallet_ledger.contracts": (
         "What strangers send is read whole and strictly, or refused (P1, P7, P12)."
@@ -117,6 +123,9 @@ PROTECTS: Mapping[str, str] = {
     "wallet_ledger.domain.letters": "What a letter is, and what may be done with it (P5, P8).",
     "wallet_ledger.aws.balance": "How a balance row is written (P2, P3).",
     "wallet_ledger.aws.clients": "What passes by itself is told from what does not (P5, P7).",
+    "wallet_ledger.aws.items": (
+        "What is written is what is read, and a write says on what it stands (P1, P4, P8)."
+    ),
     "wallet_ledger.aws.ledger": (
         "How a failed write is read: what passes by itself first, never a lack of funds (P1, P7)."
     ),
@@ -134,14 +143,18 @@ PROTECTS: Mapping[str, str] = {
     "ingest.refund": "What an agent's refund may change at once (P4, P6).",
     "relay.forward": "The first record of which something was not taken (P5, P10).",
     "relay.stream": "A stream starts again at its first failure, and no record blocks it (P5).",
+    "relay.sweep_handler": "What a sweep saw and did is counted, for the alarms (P5).",
     "relay.sweep": "What is open is sent again in time, and never as a storm (P5).",
-    "reconcile.queue": "What reconcile counts.",
+    "reconcile.handler": "It tries within its budget, and answers in time (P10).",
     "reconcile.settle": "The failure table, and the rule of groups (P1, P3, P10).",
+    "refund.handler": "It tries within its budget, and answers in time (P10).",
     "refund.give_back": "One refund after the other, and what comes too early waits (P4, P5).",
-    "refund.queue": "What the refund function counts.",
     "triage.act": "Caps, and what may still be on its way (P1, P8).",
     "triage.desk": "What operators may ask for (P12).",
     "triage.keep": "Kept before it is removed; a row is held only as it was seen (P8).",
+    "triage.preview": "What is shown of a letter names nobody (P12).",
+    "triage.reading": "Whose a letter is and why it came; no sender can tell us (P8, P12).",
+    "triage.views": "Which letters are meant, and what is shown of them (P12).",
     "triage.queue": "Kept before it is removed (P8).",
     "triage.watch": "The clock's work, phone by phone, in order (P5, P10).",
 }

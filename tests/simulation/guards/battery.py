@@ -51,6 +51,7 @@ class Recorded:
 
     seconds: Mapping[str, float]
     guards: frozenset[Guard]
+    by_functions: frozenset[Guard]
     weakened: Mapping[Weakened, frozenset[str]]
     lines: Mapping[Place, frozenset[str]]
     red: Sequence[str]
@@ -185,10 +186,12 @@ class Battery:
                 self._red = None
         from tests.simulation.guards.histories import see_histories  # see `belongs`
 
+        by_tests, seen.guards = seen.guards, set()
         red += see_histories(seen)
+        guards = frozenset(by_tests | seen.guards)
         weakened = {mutant: frozenset(tests) for mutant, tests in seen.weakened.items()}
         by_line = {place: frozenset(tests) for place, tests in lines.items()}
-        return Recorded(seconds, frozenset(seen.guards), weakened, by_line, red)
+        return Recorded(seconds, guards, frozenset(seen.guards), weakened, by_line, red)
 
     def _run(self, item: pytest.Item, following: pytest.Item | None) -> None:
         self._session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)

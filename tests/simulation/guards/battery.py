@@ -41,6 +41,9 @@ LEFT_OUT = (
 longer than all of the rest."""
 LOG = ROOT / ".wakala" / "guards.log"
 
+type BreakIt = Callable[[Sequence[str]], str | None]
+"""Breaks something in this process; or has some tests run in another, and says which was red."""
+
 type Place = tuple[str, int]
 """A module's path, and a line in it."""
 
@@ -61,7 +64,7 @@ class Recorded:
         return self.in_order({test for place in places for test in self.lines.get(place, ())})
 
     def mutant(
-        self, name: str, tests: Iterable[str], break_it: Callable[[], None], budget_s: float
+        self, name: str, tests: Iterable[str], break_it: BreakIt, budget_s: float
     ) -> "Mutant":
         """A mutant for as many of the tests as take no longer than that."""
         return Mutant(name, self._bounded(tests, budget_s), self.seconds, break_it)
@@ -88,7 +91,7 @@ class Mutant:
     name: str
     tests: Sequence[str]
     seconds: Mapping[str, float]
-    break_it: Callable[[], None]
+    break_it: BreakIt
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,10 +250,12 @@ class Battery:
     def _first_red(self, mutant: Mutant) -> str | None:
         print(f"=== {mutant.name}", flush=True)
         try:
-            mutant.break_it()
+            red = mutant.break_it(mutant.tests)
         except Exception as error:
             traceback.print_exc()
             return f"({type(error).__name__} at import)"
+        if red is not None:
+            return red
         for item, following in _pairs([self.items[test] for test in mutant.tests]):
             signal.setitimer(signal.ITIMER_REAL, 10 + 5 * mutant.seconds.get(item.nodeid, 0.0))
             self._run(item, following)

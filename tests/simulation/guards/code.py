@@ -49,7 +49,10 @@ TEXT_MAX = 90
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """One guard broken in one way: what it is, on which lines, and how to do it to the tree."""
+    """One guard broken in one way: what it is, on which lines, and how to do it to the tree.
+
+    `at_import`: it is a step of the import itself, which may leave traces elsewhere.
+    """
 
     module: str
     where: str
@@ -57,6 +60,7 @@ class Broken:
     change: str
     lines: range
     in_function: bool
+    at_import: bool
     apply: Callable[[], None] = field(compare=False, repr=False)
 
     @property
@@ -312,13 +316,21 @@ class _Finder:
 
     def broken(self, node: ast.AST, change: str, apply: Callable[[], None]) -> Broken:
         lines = range(node.lineno, _end(node) + 1)  # type: ignore[attr-defined]
-        return self.made(_short(node), change, lines, apply)
+        at_import = isinstance(node, ast.stmt) and not self.depth
+        return self.made(_short(node), change, lines, apply, at_import=at_import)
 
-    def made(self, text: str, change: str, lines: range, apply: Callable[[], None]) -> Broken:
+    def made(
+        self,
+        text: str,
+        change: str,
+        lines: range,
+        apply: Callable[[], None],
+        *,
+        at_import: bool = False,
+    ) -> Broken:
         where = ".".join(self.names) or "(module)"
-        return Broken(
-            self.module_name, where, text, change, lines, in_function=self.depth > 0, apply=apply
-        )
+        in_function = self.depth > 0
+        return Broken(self.module_name, where, text, change, lines, in_function, at_import, apply)
 
     def _swapped(self, body: list[ast.stmt], index: int) -> Broken:
         first, second = body[index], body[index + 1]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from tests.simulation.cloud.dynamodb import DynamoDB
+from tests.simulation.guards.afresh import red_afresh
 from tests.simulation.guards.battery import (
     BATTERY,
     Battery,
@@ -90,7 +91,7 @@ def _budget_s(name: str) -> float:
     return EXPLAINED_S if name in REDUNDANT else BUDGET_S
 
 
-def weaken_it(weakened: Weakened) -> None:
+def weaken_it(weakened: Weakened, _tests: Sequence[str]) -> None:
     """Let every DynamoDB that is made from now on take more than the write's clause allows."""
 
     def change(dynamodb: DynamoDB) -> None:
@@ -99,9 +100,12 @@ def weaken_it(weakened: Weakened) -> None:
     every_dynamodb(change)
 
 
-def put_it_in_place(path: str, broken: Broken) -> None:
-    """Let this process run the broken module."""
+def put_it_in_place(path: str, broken: Broken, tests: Sequence[str]) -> str | None:
+    """Let this process run the broken module, or one that imports it the tests; what was red."""
+    if broken.at_import:
+        return red_afresh(path, broken, tests)
     put_in_place(path, mutated(path, str(broken)), broken.where)
+    return None
 
 
 def break_them(battery: Battery, page: Page, only: str | None) -> Sequence[str]:

@@ -4,12 +4,12 @@
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from tests.simulation.guards.battery import Battery, Mutant, Verdict
+from tests.simulation.guards.battery import Battery, BreakIt, Mutant, Verdict
 from tests.simulation.guards.conditions import Guard, Weakened
 from tests.simulation.guards.find import code_rows, put_it_in_place, weaken_it
 from tests.simulation.guards.page import CONDITIONS, Page, Row, named_test, plain
@@ -69,7 +69,7 @@ def break_again(battery: Battery, chosen: list[Told]) -> dict[str, Verdict]:
     def tell(mutant: Mutant, verdict: Verdict) -> None:
         verdicts[mutant.name] = verdict
 
-    battery.run([Mutant(UNBROKEN, every, seconds, lambda: None), *mutants], tell)
+    battery.run([Mutant(UNBROKEN, every, seconds, lambda _: None), *mutants], tell)
     return verdicts
 
 
@@ -77,7 +77,7 @@ def _is(test_id: str, test: str) -> bool:
     return test_id.split("[", maxsplit=1)[0] == test
 
 
-def _breaking(each: Told) -> Callable[[], None]:
+def _breaking(each: Told) -> BreakIt:
     if each.row.part == CONDITIONS:
         action, _, item = each.row.what.partition(" ")
         guard = Guard(each.row.who, action, item, each.row.text)

@@ -9,19 +9,21 @@ from collections.abc import Mapping
 HEAD = """\
 # Every guard, and the test that goes red without it
 
-Written by `make guards`; but for the modules below, nothing is listed by hand. **Conditions** are
-recorded as the adapters send them while the contract suites run on the simulated engine, and cut
-into clauses by that engine's own parser. A clause is broken at the engine, in the request, where
-our code cannot know:
-dropped; a bound moved by one; an equal number accepted from above (never from below: attempts,
-versions, revisions and totals only rise). **Guards in code** are found in the syntax of the modules
-below: a condition that never or always holds, or loses a part; a bound off by one; rules in another
-order; a validator's constraint, an error's handler, a sorting or a step left out.
+Written by `make guards`; nothing is listed by hand. **Conditions** are recorded as the adapters
+send them while the contract suites run on the simulated engine, and as the functions send them in
+forty seeded histories of the whole system; that engine's own parser cuts them into clauses. A
+clause is broken at the engine, in the request, where our code cannot know: dropped; a bound moved
+by one; an equal number accepted from above (never from below: attempts, versions, revisions and
+totals only rise). **Guards in code** are found in the syntax of every module that runs on Lambda: a
+condition that never or always holds, or loses a part; a bound off by one; rules in another order; a
+validator's constraint, an error's handler, a sorting or a step left out. A module without a part of
+its own below has nothing of the kind.
 
 Each mutant gets those tests that can tell: in which its clause decides otherwise, or which run its
 line. They run in one process, the quickest first, up to the first that is red: the contract suites
-on the fakes and on the simulated engine, the unit tests, the interleavings. What nothing catches
-is either **redundant**, with the reason, or a missing test, which was then written.
+on the fakes and on the simulated engine, the unit tests, the interleavings. What nothing catches is
+either **redundant**, with the reason, or a missing test, which was then written. Whenever the tests
+run, a sample is broken again, one of each way, and the test that is named here must go red.
 
 | Clauses | In code | Mutants | Caught by a test | By the clock alone | Redundant | By nothing |
 |--:|--:|--:|--:|--:|--:|--:|

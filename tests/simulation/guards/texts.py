@@ -232,6 +232,14 @@ REDUNDANT: Mapping[str, str] = {
         " CALL_BYTES_MAX) | `chunk_bytes + size >= CALL_BYTES_MAX`": _SLACK,
         "aws.refunds | DynamoRefundBooks._row | seen.row is not None and"
         " decided.row_after is not None | without `seen.row is not None`": _TYPES,
+        "errors | Unavailable.__init__ | super().__init__(code) | left out": (
+            "Python has kept the arguments of an exception before"
+        ),
+        "aws.items | _as_seen | sorted(names) | not sorted": (
+            "DynamoDB asks for no order of names; it makes equal requests equal texts"
+        ),
+        "aws.items | read_letter | agent_id is None | never": _TYPES,
+        "aws.items | read_letter | key is None | never": _TYPES,
         "aws.ledger | _read_failure | strict=True | left out": "their lengths were compared before",
         "aws.letters | DynamoDeadLetters.record | len(parts[-1]) < RECORD_PART_BYTES | never": (
             _SPARES
@@ -295,6 +303,9 @@ REDUNDANT: Mapping[str, str] = {
     "triage.keep | _hold | seen.row is None or seen.standing is not Standing.OPEN or"
     " (not letter.status.is_open) | without `not letter.status.is_open`": (
         "a letter about a debit that is open is open: the table of diagnoses"
+    ),
+    "triage.reading | _number | isinstance(value, int | str) | always": (
+        "of nothing else in JSON is the text digits alone"
     ),
     "triage.watch | watch | letter.due_at_ms is not None and letter.due_at_ms <= now_ms"
     " | without `letter.due_at_ms is not None`": _TYPES,

@@ -32,12 +32,6 @@ CONSTRAINTS = frozenset(
 )
 """Keywords by which somebody else is asked to check."""
 
-ORDERED = frozenset(
-    {"wallet_ledger.aws.ledger", "wallet_ledger.domain.refunds", "wallet_ledger.domain.wallets"}
-    | {"wallet_ledger.domain.letters", "reconcile.settle", "ingest.refund", "triage.act"}
-)
-"""Modules whose rules apply in their order."""
-
 TEXT_MAX = 90
 
 
@@ -111,7 +105,7 @@ class _Finder:
         for index, statement in enumerate(body):
             following = body[index + 1] if index + 1 < len(body) else None
             rules = (_rule(statement), _rule(following))
-            if self.module_name in ORDERED and type(statement) is type(following) and all(rules):
+            if type(statement) is type(following) and all(rules):
                 yield self._swapped(body, index)
             yield from self.statement(body, index, statement)
 

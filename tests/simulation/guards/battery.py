@@ -256,8 +256,11 @@ class Battery:
             return f"({type(error).__name__} at import)"
         if red is not None:
             return red
+        longest_s: dict[str, float] = defaultdict(float)
+        for test, seconds in mutant.seconds.items():  # whoever comes first makes what a file shares
+            longest_s[_file(test)] = max(longest_s[_file(test)], seconds)
         for item, following in _pairs([self.items[test] for test in mutant.tests]):
-            signal.setitimer(signal.ITIMER_REAL, 10 + 5 * mutant.seconds.get(item.nodeid, 0.0))
+            signal.setitimer(signal.ITIMER_REAL, 10 + 5 * longest_s[_file(item.nodeid)])
             self._run(item, following)
             if self._red:
                 break
@@ -277,6 +280,10 @@ def every_dynamodb(change: Callable[[DynamoDB], None]) -> None:
 
 def _pairs(items: Sequence[pytest.Item]) -> Iterator[tuple[pytest.Item, pytest.Item | None]]:
     yield from zip(items, [*items[1:], None], strict=True)
+
+
+def _file(test: str) -> str:
+    return test.partition("::")[0]
 
 
 def _ended(pid: int, answer: int, mutant: Mutant, took: float, *, came: bool) -> Verdict:

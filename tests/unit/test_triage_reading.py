@@ -332,6 +332,31 @@ def test_a_condition_that_is_no_name_of_lambdas_is_not_told(condition: object) -
     assert read(record("DeliveryFailures", json.dumps(note))).why == "Unknown"
 
 
+@pytest.mark.parametrize(
+    ("members", "failure"),
+    [
+        (("put aside", "stream", "run", "event"), Failure.UNFINISHED),
+        (("stream", "run", "event"), Failure.LOST_RECORDS),
+        (("run", "event"), Failure.FAILED_RUN),
+    ],
+)
+def test_what_looks_like_several_things_is_the_first_that_no_stranger_may_ask_for(
+    members: tuple[str, ...], failure: Failure
+) -> None:
+    """An event's members are its sender's; those of our own notes and of Lambda's come first."""
+    looks: dict[str, Json] = {
+        "put aside": json.loads(left(debit())["body"]),
+        "stream": {"DDBStreamBatchInfo": {}},
+        "run": json.loads(lambdas_note("wakala-sweep")),
+        "event": INBOX_EVENT,
+    }
+    body: Json = {}
+    for each in reversed(members):
+        body |= looks[each]
+
+    assert read(from_inbox(json.dumps(body))).failure == failure
+
+
 # --- anybody --------------------------------------------------------------------------------------
 
 BODIES = {

@@ -50,7 +50,10 @@ type Place = tuple[str, int]
 
 @dataclass(frozen=True)
 class Recorded:
-    """What the battery does where nothing is broken."""
+    """What the battery does where nothing is broken.
+
+    `seconds`: of the processor, for each test, however busy the machine is.
+    """
 
     seconds: Mapping[str, float]
     guards: frozenset[Guard]
@@ -179,9 +182,9 @@ class Battery:
         for item, following in _pairs(list(self.items.values())):
             seen.test = item.nodeid
             self._lines.start()
-            started = time.perf_counter()
+            started = time.process_time()
             self._run(item, following)
-            seconds[item.nodeid] = time.perf_counter() - started
+            seconds[item.nodeid] = time.process_time() - started
             for place in self._lines.hit:
                 lines[place].add(item.nodeid)
             if self._red:
@@ -207,7 +210,7 @@ class Battery:
         tell: Callable[[Mutant, Verdict], None],
         *,
         side_by_side: int = 2,
-        timeout_s: float = 180.0,
+        timeout_s: float = 600.0,
     ) -> None:
         """Each mutant in a process of its own; `tell` of each as soon as it is known."""
         waiting = list(reversed(mutants))
@@ -260,7 +263,8 @@ class Battery:
         for test, seconds in mutant.seconds.items():  # whoever comes first makes what a file shares
             longest_s[_file(test)] = max(longest_s[_file(test)], seconds)
         for item, following in _pairs([self.items[test] for test in mutant.tests]):
-            signal.setitimer(signal.ITIMER_REAL, 10 + 5 * longest_s[_file(item.nodeid)])
+            patience_s = 20 + 10 * longest_s[_file(item.nodeid)]
+            signal.setitimer(signal.ITIMER_REAL, patience_s)
             self._run(item, following)
             if self._red:
                 break

@@ -30,8 +30,8 @@ from tests.simulation.guards.texts import REDUNDANT
 CONDITIONS = ("tests/contract", "--ignore=tests/contract/test_every_call_may_fail.py")
 """The part of the battery that sends every condition, on the simulated engine."""
 
-BUDGET_S, EXPLAINED_S = 30.0, 2.0
-"""Of tests, as long as they took alone, for one mutant; and for one that nobody expects to see."""
+BUDGET_S, EXPLAINED_S = 60.0, 2.0
+"""Of tests, in seconds of the processor, for one mutant; and for one that nobody expects to see."""
 
 
 def condition_row(guard: Guard) -> Row:

@@ -168,7 +168,7 @@ _TYPES = "for the type checker alone: what was asked before excludes it"
 _DISJOINT = "the two never hold at once, so their order says nothing"
 _SPARES = "without it a call is made, or a pool opened, that changes nothing"
 _SLACK = "a limit with room to spare, of which one more is still within"
-_TOLD = "only what is logged, counted or said depends on it"
+_TOLD = "only what is logged or said depends on it"
 _ORDER = "Lambda does not ask for the order of what comes again"
 _FULL_BEFORE = "all of it was answered just before, as a cancellation"
 _PARALLEL = "both are made from one list, a few lines above"
@@ -199,6 +199,10 @@ REDUNDANT: Mapping[str, str] = {
         " | `self._clock.now_ms() >= self._deadline_ms`": _SLACK,
         "patience | Patience.wait | self._clock.now_ms() + pause_s * 1000 >= self._deadline_ms"
         " | `self._clock.now_ms() + pause_s * 1000 > self._dea…`": _SLACK,
+        "derive | from_row | new.status is Status.QUEUED,"
+        " then new.status is Status.REFUND_REQUESTED | in the other order": _DISJOINT,
+        "aws.refunds | _read_failure | is_transient(error), then 'ConditionalCheckFailed' in codes"
+        " and {'None', 'Conditional… | in the other order": _DISJOINT,
         "domain.refunds | decide_refund | seen.row is None and seen.debit is None,"
         " then _is_anothers(asked, seen) | in the other order": _DISJOINT,
         "domain.refunds | decide_refund | seen.row is not None and seen.row.status in _OPEN,"
@@ -291,13 +295,10 @@ REDUNDANT: Mapping[str, str] = {
     ),
     "triage.desk | handle_request | not isinstance(request, dict) or not request.keys() <= _MEMBERS"
     " | `request.keys() < _MEMBERS`": "no action takes every member at once",
-    "triage.desk | _each | not by.dry_run | never": _TOLD,
-    "triage.desk | _each | not by.dry_run | always": _TOLD,
     "triage.desk | _due | watched.unread | never": _TOLD,
     "triage.desk | _due | watched.unread | always": _TOLD,
     "triage.desk | _due | (logger.warning if watched.unread else logger.info)('looked',"
     " extra=seen | told) | left out": _TOLD,
-    "triage.desk | _look | result.outcome is not Outcome.UNCHANGED | always": _TOLD,
     "triage.desk | _choice | sorted(choices) | not sorted": _TOLD,
     "triage.keep | keep | diagnosis.verdict is Verdict.AUTO_REDRIVE | always": _SPARES,
     "triage.keep | _see_debit | standing is not Standing.DECIDED and subjects.decided(debit)"
@@ -306,6 +307,11 @@ REDUNDANT: Mapping[str, str] = {
     " (not letter.status.is_open) | without `not letter.status.is_open`": (
         "a letter about a debit that is open is open: the table of diagnoses"
     ),
+    "triage.preview | _name | name in _KNOWN | never": (
+        "no member that is known has digits or is too long"
+    ),
+    "triage.reading | _read | queue in _CONSUMED, then queue == 'FailedTxQueue.fifo'"
+    " | in the other order": _DISJOINT,
     "triage.reading | _number | isinstance(value, int | str) | always": (
         "of nothing else in JSON is the text digits alone"
     ),

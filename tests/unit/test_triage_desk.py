@@ -337,18 +337,6 @@ def test_a_body_of_any_size_comes_back_word_for_word(triage: Triage, size: int) 
     assert len(json.dumps(shown, ensure_ascii=False).encode()) < 6 * 1024 * 1024
 
 
-def test_a_page_that_ends_with_the_very_last_letter_is_the_last(triage: Triage) -> None:
-    kept = (
-        triage.keep(left(credit(f"C-{number}"), BUG, f"M-{number}")).letter.letter_id
-        for number in range(10_000)
-    )
-    last = next(each for each in kept if letter_shard(each) == LETTER_SHARDS - 1)
-    for each in triage.store.letters.keys() - {last}:
-        del triage.store.letters[each]
-
-    assert ids(every(triage, "list", limit=1)[-1]) == [last]
-
-
 # --- due ------------------------------------------------------------------------------------------
 
 

@@ -300,6 +300,8 @@ REDUNDANT: Mapping[str, str] = {
     "triage.desk | _due | (logger.warning if watched.unread else logger.info)('looked',"
     " extra=seen | told) | left out": _TOLD,
     "triage.desk | _choice | sorted(choices) | not sorted": _TOLD,
+    "triage.desk | _page | part.shard == LETTER_SHARDS, then len(found) == limit"
+    " | in the other order": "a page that is full says where it ended, so its shard goes on",
     "triage.keep | keep | diagnosis.verdict is Verdict.AUTO_REDRIVE | always": _SPARES,
     "triage.keep | _see_debit | standing is not Standing.DECIDED and subjects.decided(debit)"
     " | without `standing is not Standing.DECIDED`": _SPARES,

@@ -4,12 +4,13 @@
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
 
 from tests.simulation.guards.battery import Battery, BreakIt, Mutant, Verdict
+from tests.simulation.guards.code import Broken
 from tests.simulation.guards.conditions import Guard, Weakened
 from tests.simulation.guards.find import code_rows, put_it_in_place, weaken_it
 from tests.simulation.guards.page import CONDITIONS, Page, Row, named_test, plain
@@ -63,7 +64,8 @@ def break_again(battery: Battery, chosen: list[Told]) -> dict[str, Verdict]:
     tests = {each: [id_ for id_ in battery.items if _is(id_, each.test)] for each in chosen}
     every = sorted({test for found in tests.values() for test in found})
     seconds = dict.fromkeys(every, SECONDS)
-    mutants = [Mutant(each.name, tests[each], seconds, _breaking(each)) for each in chosen]
+    there = code_rows()
+    mutants = [Mutant(each.name, tests[each], seconds, _breaking(each, there)) for each in chosen]
     verdicts: dict[str, Verdict] = {}
 
     def tell(mutant: Mutant, verdict: Verdict) -> None:
@@ -77,16 +79,12 @@ def _is(test_id: str, test: str) -> bool:
     return test_id.split("[", maxsplit=1)[0] == test
 
 
-def _breaking(each: Told) -> BreakIt:
+def _breaking(each: Told, there: Mapping[Row, Sequence[tuple[str, Broken]]]) -> BreakIt:
     if each.row.part == CONDITIONS:
         action, _, item = each.row.what.partition(" ")
         guard = Guard(each.row.who, action, item, each.row.text)
         return partial(weaken_it, Weakened(guard, each.change))
-    [(path, broken)] = [
-        (path, broken)
-        for path, broken in code_rows()[each.row]
-        if plain(broken.change) == each.change
-    ]
+    [(path, broken)] = [found for found in there[each.row] if plain(found[1].change) == each.change]
     return partial(put_it_in_place, path, broken)
 
 

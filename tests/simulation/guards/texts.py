@@ -10,8 +10,8 @@ HEAD = """\
 # Every guard, and the test that goes red without it
 
 Written by `make guards`; nothing is listed by hand. **Conditions** are recorded as the adapters
-send them while the contract suites run on the simulated engine, and as the functions send them in
-forty seeded histories of the whole system; that engine's own parser cuts them into clauses. A
+send them while the contract suites run on the simulated engine, and as the functions send them in a
+few dozen seeded histories of the whole system; that engine's own parser cuts them into clauses. A
 clause is broken at the engine, in the request, where our code cannot know: dropped; a bound moved
 by one; an equal number accepted from above (never from below: attempts, versions, revisions and
 totals only rise). **Guards in code** are found in the syntax of every module that runs on Lambda: a

@@ -1,8 +1,10 @@
 """Break a few guards again, and run only the test that the page names for each: prints its end.
 
-`python -m tests.simulation.guards.sample`: one of each way to break something, drawn by a seed.
+`python -m tests.simulation.guards.sample`: one of each way to break something, drawn by a seed;
+`--every`: all that the page says a test catches, which tells in minutes whether it is still true.
 """
 
+import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,7 +41,7 @@ class Told:
     @property
     def name(self) -> str:
         """Of its mutant."""
-        return " | ".join(each for each in (*self.row.names(), self.change) if each)
+        return " | ".join((self.row.part, *self.row.names(), self.change))
 
 
 def told(page: Page) -> Iterator[Told]:
@@ -89,18 +91,19 @@ def _breaking(each: Told, there: Mapping[Row, Sequence[tuple[str, Broken]]]) -> 
 
 
 def main() -> None:
-    """The command."""
-    chosen = sample(Page.read(), Random(SEED))
-    files = sorted({each.test.split("::")[0] for each in chosen})
+    """The command: a line of JSON for each, `red` null where the named test is not."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--every", action="store_true", help="all that a test catches")
+    page = Page.read()
+    chosen = list(told(page)) if parser.parse_args().every else sample(page, Random(SEED))
+    named = {each.name: each.test for each in chosen}
 
     def work(battery: Battery) -> None:
-        verdicts = break_again(battery, chosen)
-        named = {each.name: each.test for each in chosen}
-        for name, verdict in verdicts.items():
+        for name, verdict in break_again(battery, chosen).items():
             red = None if verdict.timed_out else verdict.caught_by
             print(json.dumps({"broken": name, "named": named.get(name), "red": red}))
 
-    Battery(work).collect(files)
+    Battery(work).collect(sorted({test.split("::")[0] for test in named.values()}))
 
 
 if __name__ == "__main__":

@@ -137,7 +137,7 @@ def test_a_sweep_counts_and_logs_what_it_saw_and_did(
     _accept(wired)
     counted = []
     for passed in (timedelta(hours=2), timedelta(days=6, hours=22), timedelta(0)):
-        wired.time.sleep(passed.total_seconds())
+        clock.SystemClock().pause(passed.total_seconds())
         capsys.readouterr()
         wired.sweep()
         sums = _counted(capsys)

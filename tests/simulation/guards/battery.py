@@ -52,7 +52,8 @@ type Place = tuple[str, int]
 class Recorded:
     """What the battery does where nothing is broken.
 
-    `seconds`: of the processor, for each test, however busy the machine is.
+    `seconds`: of the processor, for each test, however busy the machine is; `by_functions`: those
+    guards that the functions sent in histories.
     """
 
     seconds: Mapping[str, float]

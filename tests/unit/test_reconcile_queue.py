@@ -17,6 +17,7 @@ from tests.fakes.samples import PHONE, credit, debit, row_of, status_change
 from tests.fakes.scripted import Call, around, contended, refused
 from wallet_ledger import telemetry
 from wallet_ledger.consumer import GIVE_BACK_S
+from wallet_ledger.domain.ids import transaction_ref
 from wallet_ledger.domain.transactions import Reason, Status
 from wallet_ledger.domain.wallets import Debit, Movement, Posted, Rejected
 from wallet_ledger.domain.work import Unfinished, Violation
@@ -558,6 +559,22 @@ def test_each_decision_is_one_line_that_names_its_transaction_the_same_way_each_
         ("debit", "settled"),
     ]
     assert len({line["transaction"] for line in lines if line.get("kind") == "debit"}) == 1
+
+
+def test_a_line_says_what_became_of_a_debit_and_names_it_as_every_other_line_does(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    small, large = debit("K-1"), debit("K-2", 10**6)
+    world.accept(small, large)
+    world.handle([record(small, "1"), record(large, "2")])
+
+    lines = [
+        json.loads(telemetry.logger.registered_formatter.format(each)) for each in caplog.records
+    ]
+    assert [(line["transaction"], line["outcome"]) for line in lines] == [
+        (transaction_ref(small.agent_id, small.idempotency_key), "posted"),
+        (transaction_ref(large.agent_id, large.idempotency_key), "INSUFFICIENT_FUNDS"),
+    ]
 
 
 def test_a_line_calls_a_kind_of_movement_what_its_message_calls_it(

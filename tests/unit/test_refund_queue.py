@@ -214,6 +214,19 @@ def test_each_decision_is_counted_once_under_its_name(
     assert found == told
 
 
+@pytest.mark.parametrize(
+    ("result", "outcome"),
+    [(DONE, "posted"), (Decided(Rejected(Reason.MISMATCH), True), "MISMATCH")],
+)
+def test_a_line_says_what_was_decided(
+    world: World, caplog: pytest.LogCaptureFixture, result: Result, outcome: str
+) -> None:
+    world.handle([record(refund(), "1")], lambda _: result)
+
+    [line] = map(telemetry.logger.registered_formatter.format, caplog.records)
+    assert json.loads(line)["outcome"] == outcome
+
+
 def test_p12_one_line_for_each_refund_and_nothing_of_its_content(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -354,6 +354,14 @@ def test_a_row_that_moves_between_the_look_and_the_write_is_looked_at_again(
     assert triage.row(debit()).held_by in {None, "L-1"}
 
 
+def test_what_is_kept_already_waits_for_nothing(triage: Triage) -> None:
+    first_time = triage.keep(left(debit()))
+    before_ms = triage.clock.now_ms()
+
+    assert triage.keep(left(debit())) == Kept(first_time.letter, new=False)
+    assert triage.clock.now_ms() == before_ms
+
+
 def test_a_row_that_never_stands_still_leaves_the_letter_in_its_queue(triage: Triage) -> None:
     triage.accept(debit())
 

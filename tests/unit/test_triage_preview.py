@@ -104,6 +104,17 @@ def test_a_readable_message_is_known_by_what_is_shown_of_it() -> None:
     )
 
 
+def test_a_short_number_in_a_text_is_shown_and_one_as_long_as_a_phone_is_not() -> None:
+    assert shown("AG-123456") == "AG-123456"
+    assert shown("AG-1234567") == "AG-•••••••"
+
+
+def test_what_a_member_may_show_no_other_does() -> None:
+    body = {"x": {"kind": "debit"}, "y": "2026-10-09T08:53:20Z", "detail": {"kind": "debit"}}
+
+    assert preview(json.dumps(body)) == "{x: …, y: …, detail: {kind: debit}}"
+
+
 def test_a_request_from_the_bus_is_known_by_its_detail() -> None:
     event = {
         "detail-type": "RefundRequested",

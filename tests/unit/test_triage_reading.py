@@ -126,6 +126,16 @@ def test_an_attribute_that_no_queue_gives_is_none() -> None:
     for odd in ("x" * 257, "a\nb", "\ud800", 7, None):
         told = record("TxDLQ.fifo", "{", attributes={"MessageGroupId": odd, "SentTimestamp": "x"})
         assert read(told).original == Original(message_id="M-1")
+    for no_time in ("1" * 16, "\u0663", "\u00b2", "-1", 1.5, None, [1]):
+        told = record("TxDLQ.fifo", "{", attributes={"SentTimestamp": no_time})
+        assert read(told).original == Original(message_id="M-1")
+
+
+def test_an_attribute_may_be_as_long_as_the_longest_of_a_queue() -> None:
+    longest = {"MessageGroupId": "x" * 256, "SentTimestamp": "9" * 15}
+    told = record("TxDLQ.fifo", "{", attributes=longest)
+
+    assert read(told).original == Original("M-1", "x" * 256, None, None, 10**15 - 1)
 
 
 def test_what_was_put_aside_and_cannot_be_read_any_more_is_unreadable() -> None:
@@ -157,6 +167,7 @@ def test_a_refusal_is_read_from_its_queue() -> None:
     for odd, transaction in (
         ({}, (AGENT, "K-1")),
         ({"agentId": "not an id"}, None),
+        ({"idempotencyKey": "not an id"}, None),
         ({"idempotencyKey": 7}, None),
         ({"idempotencyKey": None}, None),
     ):
@@ -214,10 +225,16 @@ def test_a_request_that_did_not_come_by_the_rules_of_the_bus_is_nobodys() -> Non
     other_queue["attributes"]["DeadLetterQueueSourceArn"] += "2"
     code_alone = rule("NO_PERMISSIONS")
     del code_alone["messageAttributes"]["RULE_ARN"]
+    rule_alone = rule("NO_PERMISSIONS")
+    del rule_alone["messageAttributes"]["ERROR_CODE"]
 
     for told in (
         record("DeliveryFailures", body),
+        record("DeliveryFailures", body, attributes=[]),
         record("DeliveryFailures", body, **code_alone),
+        record("DeliveryFailures", body, **rule_alone),
+        from_inbox(json.dumps(INBOX_EVENT | {"detail-type": 7})),
+        from_inbox(json.dumps(INBOX_EVENT | {"source": ["till"]})),
         other_queue,
         from_inbox(ours),
         record("DeliveryFailures", ours, **rule("NO_PERMISSIONS")),
@@ -225,6 +242,20 @@ def test_a_request_that_did_not_come_by_the_rules_of_the_bus_is_nobodys() -> Non
         arrival = read(told)
         assert (arrival.source, arrival.failure) == (Source.UNKNOWN, Failure.UNRECOGNISED)
         assert not arrival.source.takes_again
+
+
+def test_an_event_of_our_own_that_asks_for_no_money_may_come_again() -> None:
+    told = from_inbox(json.dumps(INBOX_EVENT | {"source": "wakala", "detail-type": "X"}))
+
+    assert (read(told).source, read(told).failure) == (Source.INBOX, Failure.UNEXPLAINED)
+
+
+@pytest.mark.parametrize("change", [{"v": 2}, {"record": "x"}, {"record": {"body": None}}])
+def test_what_no_version_of_ours_puts_aside_is_nobodys(change: Json) -> None:
+    envelope = json.loads(left(debit())["body"]) | change
+    told = record("DeliveryFailures", json.dumps(envelope))
+
+    assert read(told) == arrived(told, Source.UNKNOWN, Failure.UNRECOGNISED)
 
 
 def test_what_may_unfreeze_a_wallet_is_told_apart() -> None:
@@ -291,6 +322,39 @@ def test_lost_stream_records_are_named_by_their_place() -> None:
     told = record("DeliveryFailures", body)
 
     assert read(told) == arrived(told, Source.STREAM, Failure.LOST_RECORDS, why="RetriesExhausted")
+
+
+@pytest.mark.parametrize("condition", [f"no wallet {PHONE}", "", None, 7, ["x"]])
+def test_a_condition_that_is_no_name_of_lambdas_is_not_told(condition: object) -> None:
+    note = json.loads(lambdas_note("wakala-relay", DDBStreamBatchInfo={}))
+    note["requestContext"]["condition"] = condition
+
+    assert read(record("DeliveryFailures", json.dumps(note))).why == "Unknown"
+
+
+@pytest.mark.parametrize(
+    ("members", "failure"),
+    [
+        (("put aside", "stream", "run", "event"), Failure.UNFINISHED),
+        (("stream", "run", "event"), Failure.LOST_RECORDS),
+        (("run", "event"), Failure.FAILED_RUN),
+    ],
+)
+def test_what_looks_like_several_things_is_the_first_that_no_stranger_may_ask_for(
+    members: tuple[str, ...], failure: Failure
+) -> None:
+    """An event's members are its sender's; those of our own notes and of Lambda's come first."""
+    looks: dict[str, Json] = {
+        "put aside": json.loads(left(debit())["body"]),
+        "stream": {"DDBStreamBatchInfo": {}},
+        "run": json.loads(lambdas_note("wakala-sweep")),
+        "event": INBOX_EVENT,
+    }
+    body: Json = {}
+    for each in reversed(members):
+        body |= looks[each]
+
+    assert read(from_inbox(json.dumps(body))).failure == failure
 
 
 # --- anybody --------------------------------------------------------------------------------------

@@ -25,8 +25,9 @@ import pytest
 from hypothesis import Phase, settings
 
 from tests.simulation.cloud.dynamodb import DynamoDB
-from tests.simulation.guards.conditions import Guard, Seen, Weakened
-from tests.simulation.guards.sources import MODULES, Lines, imported
+from tests.simulation.guards.code import MODULES
+from tests.simulation.guards.conditions import Guard, Seen, Weakened, writer_now
+from tests.simulation.guards.sources import Lines, imported
 from tests.template import ROOT
 
 NICENESS = 10
@@ -40,16 +41,24 @@ LEFT_OUT = (
 longer than all of the rest."""
 LOG = ROOT / ".wakala" / "guards.log"
 
+type BreakIt = Callable[[Sequence[str]], str | None]
+"""Breaks something in this process; or has some tests run in another, and says which was red."""
+
 type Place = tuple[str, int]
 """A module's path, and a line in it."""
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """What the battery does where nothing is broken."""
+    """What the battery does where nothing is broken.
+
+    `seconds`: of the processor, for each test, however busy the machine is; `by_functions`: those
+    guards that the functions sent in histories.
+    """
 
     seconds: Mapping[str, float]
     guards: frozenset[Guard]
+    by_functions: frozenset[Guard]
     weakened: Mapping[Weakened, frozenset[str]]
     lines: Mapping[Place, frozenset[str]]
     red: Sequence[str]
@@ -59,7 +68,7 @@ class Recorded:
         return self.in_order({test for place in places for test in self.lines.get(place, ())})
 
     def mutant(
-        self, name: str, tests: Iterable[str], break_it: Callable[[], None], budget_s: float
+        self, name: str, tests: Iterable[str], break_it: BreakIt, budget_s: float
     ) -> "Mutant":
         """A mutant for as many of the tests as take no longer than that."""
         return Mutant(name, self._bounded(tests, budget_s), self.seconds, break_it)
@@ -86,7 +95,7 @@ class Mutant:
     name: str
     tests: Sequence[str]
     seconds: Mapping[str, float]
-    break_it: Callable[[], None]
+    break_it: BreakIt
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +175,7 @@ class Battery:
         return recorded
 
     def _record(self) -> Recorded:
-        seen = Seen()
+        seen = Seen(writer_now)
         every_dynamodb(seen.watch)
         seconds: dict[str, float] = {}
         lines: dict[Place, set[str]] = defaultdict(set)
@@ -174,17 +183,22 @@ class Battery:
         for item, following in _pairs(list(self.items.values())):
             seen.test = item.nodeid
             self._lines.start()
-            started = time.perf_counter()
+            started = time.process_time()
             self._run(item, following)
-            seconds[item.nodeid] = time.perf_counter() - started
+            seconds[item.nodeid] = time.process_time() - started
             for place in self._lines.hit:
                 lines[place].add(item.nodeid)
             if self._red:
                 red.append(self._red)
                 self._red = None
+        from tests.simulation.guards.histories import see_histories  # see `belongs`
+
+        by_tests, seen.guards = seen.guards, set()
+        red += see_histories(seen)
+        guards = frozenset(by_tests | seen.guards)
         weakened = {mutant: frozenset(tests) for mutant, tests in seen.weakened.items()}
         by_line = {place: frozenset(tests) for place, tests in lines.items()}
-        return Recorded(seconds, frozenset(seen.guards), weakened, by_line, red)
+        return Recorded(seconds, guards, frozenset(seen.guards), weakened, by_line, red)
 
     def _run(self, item: pytest.Item, following: pytest.Item | None) -> None:
         self._session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
@@ -197,7 +211,7 @@ class Battery:
         tell: Callable[[Mutant, Verdict], None],
         *,
         side_by_side: int = 2,
-        timeout_s: float = 180.0,
+        timeout_s: float = 600.0,
     ) -> None:
         """Each mutant in a process of its own; `tell` of each as soon as it is known."""
         waiting = list(reversed(mutants))
@@ -240,12 +254,18 @@ class Battery:
     def _first_red(self, mutant: Mutant) -> str | None:
         print(f"=== {mutant.name}", flush=True)
         try:
-            mutant.break_it()
+            red = mutant.break_it(mutant.tests)
         except Exception as error:
             traceback.print_exc()
             return f"({type(error).__name__} at import)"
+        if red is not None:
+            return red
+        longest_s: dict[str, float] = defaultdict(float)
+        for test, seconds in mutant.seconds.items():  # whoever comes first makes what a file shares
+            longest_s[_file(test)] = max(longest_s[_file(test)], seconds)
         for item, following in _pairs([self.items[test] for test in mutant.tests]):
-            signal.setitimer(signal.ITIMER_REAL, 10 + 5 * mutant.seconds.get(item.nodeid, 0.0))
+            patience_s = 20 + 10 * longest_s[_file(item.nodeid)]
+            signal.setitimer(signal.ITIMER_REAL, patience_s)
             self._run(item, following)
             if self._red:
                 break
@@ -265,6 +285,10 @@ def every_dynamodb(change: Callable[[DynamoDB], None]) -> None:
 
 def _pairs(items: Sequence[pytest.Item]) -> Iterator[tuple[pytest.Item, pytest.Item | None]]:
     yield from zip(items, [*items[1:], None], strict=True)
+
+
+def _file(test: str) -> str:
+    return test.partition("::")[0]
 
 
 def _ended(pid: int, answer: int, mutant: Mutant, took: float, *, came: bool) -> Verdict:

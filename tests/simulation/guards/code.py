@@ -10,17 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from tests.simulation.guards.sources import MODULES, module_name
+from tests.simulation.guards.sources import OURS, module_name
 from tests.template import ROOT
 
-TOLD = frozenset(
-    {"_report", "_count_outcome", "_name", "_named", "_tell", "_fields", "_tell_of_unreadable"}
-    | {"_ask_for_consumption", "_report_consumption"}
-)
-"""Functions that only log and count."""
-
-TELLING = frozenset({"count", "count_by", "log_failure", "_tell", "_report", "assert_never"})
-"""Calls that only tell, or cannot be reached."""
+TELLING = frozenset({"log_failure", "assert_never"})
+"""Calls that only write to the log, as those of `logger` do, or cannot be reached."""
 
 CONSTRAINTS = frozenset(
     {
@@ -38,18 +32,15 @@ CONSTRAINTS = frozenset(
 )
 """Keywords by which somebody else is asked to check."""
 
-ORDERED = frozenset(
-    {"wallet_ledger.aws.ledger", "wallet_ledger.domain.refunds", "wallet_ledger.domain.wallets"}
-    | {"wallet_ledger.domain.letters", "reconcile.settle", "ingest.refund", "triage.act"}
-)
-"""Modules whose rules apply in their order."""
-
 TEXT_MAX = 90
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """One guard broken in one way: what it is, on which lines, and how to do it to the tree."""
+    """One guard broken in one way: what it is, on which lines, and how to do it to the tree.
+
+    `at_import`: it is a step of the import itself, which may leave traces elsewhere.
+    """
 
     module: str
     where: str
@@ -57,6 +48,7 @@ class Broken:
     change: str
     lines: range
     in_function: bool
+    at_import: bool
     apply: Callable[[], None] = field(compare=False, repr=False)
 
     @property
@@ -96,13 +88,6 @@ def mutated(path: str, name: str) -> ast.Module:
     return ast.fix_missing_locations(tree)
 
 
-def everything() -> Iterator[tuple[str, Broken]]:
-    """Each mutant of each module, with the module's path."""
-    for path in MODULES:
-        for each in all_broken(path):
-            yield path, each
-
-
 class _Finder:
     """Walks one module's tree."""
 
@@ -120,7 +105,7 @@ class _Finder:
         for index, statement in enumerate(body):
             following = body[index + 1] if index + 1 < len(body) else None
             rules = (_rule(statement), _rule(following))
-            if self.module_name in ORDERED and type(statement) is type(following) and all(rules):
+            if type(statement) is type(following) and all(rules):
                 yield self._swapped(body, index)
             yield from self.statement(body, index, statement)
 
@@ -162,8 +147,6 @@ class _Finder:
             yield from self.block(case.body)
 
     def inside(self, statement: ast.FunctionDef | ast.ClassDef) -> Iterator[Broken]:
-        if statement.name in TOLD:
-            return
         self.names.append(statement.name)
         self.depth += isinstance(statement, ast.FunctionDef)
         yield from self.block(statement.body)
@@ -319,13 +302,21 @@ class _Finder:
 
     def broken(self, node: ast.AST, change: str, apply: Callable[[], None]) -> Broken:
         lines = range(node.lineno, _end(node) + 1)  # type: ignore[attr-defined]
-        return self.made(_short(node), change, lines, apply)
+        at_import = isinstance(node, ast.stmt) and not self.depth
+        return self.made(_short(node), change, lines, apply, at_import=at_import)
 
-    def made(self, text: str, change: str, lines: range, apply: Callable[[], None]) -> Broken:
+    def made(
+        self,
+        text: str,
+        change: str,
+        lines: range,
+        apply: Callable[[], None],
+        *,
+        at_import: bool = False,
+    ) -> Broken:
         where = ".".join(self.names) or "(module)"
-        return Broken(
-            self.module_name, where, text, change, lines, in_function=self.depth > 0, apply=apply
-        )
+        in_function = self.depth > 0
+        return Broken(self.module_name, where, text, change, lines, in_function, at_import, apply)
 
     def _swapped(self, body: list[ast.stmt], index: int) -> Broken:
         first, second = body[index], body[index + 1]
@@ -405,3 +396,14 @@ def _short(node: ast.AST, longest: int = TEXT_MAX) -> str:
 def _end(node: ast.AST) -> int:
     last: int = node.end_lineno  # type: ignore[attr-defined]
     return last
+
+
+MODULES = tuple(path for path in OURS if all_broken(path))
+"""Whatever of our code holds something to break; there is no other list."""
+
+
+def everything() -> Iterator[tuple[str, Broken]]:
+    """Each mutant of each module, with the module's path."""
+    for path in MODULES:
+        for each in all_broken(path):
+            yield path, each

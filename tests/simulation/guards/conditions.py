@@ -64,8 +64,12 @@ class Weakened:
 
 @dataclass
 class Seen:
-    """What a battery sent: every guard, and the tests in which a mutant decides otherwise."""
+    """What a battery sent: every guard, and the tests in which a mutant decides otherwise.
 
+    `writer`: who makes the call under way; `test`: the one that runs, empty where none does.
+    """
+
+    writer: Callable[[], str | None]
     guards: set[Guard] = field(default_factory=set)
     weakened: dict[Weakened, set[str]] = field(default_factory=lambda: defaultdict(set))
     test: str = ""
@@ -75,7 +79,7 @@ class Seen:
         dynamodb.observers.append(lambda write: self._see(dynamodb, write))
 
     def _see(self, dynamodb: DynamoDB, write: Write) -> None:
-        writer = writer_now()
+        writer = self.writer()
         if writer is None:
             return
         asked, item = write.asked, item_kind(write.asked)
@@ -91,9 +95,9 @@ class Seen:
             self.guards.add(guard)
             for change in changes:
                 tests = self.weakened[Weakened(guard, change)]
-                if self.test not in tests and holds(weaken(asked, clause, change), now) != (
-                    write.outcome
-                ):
+                if not self.test or self.test in tests:
+                    continue
+                if holds(weaken(asked, clause, change), now) != write.outcome:
                     tests.add(self.test)
 
 
@@ -122,8 +126,12 @@ def weakening(mutant: Weakened) -> Callable[[str, Json], Json]:
 
 def writer_now() -> str | None:
     """The adapter's method that has made the call which is under way, None where a test made it."""
+    return writer_in(sys._getframe(1))
+
+
+def writer_in(frame: FrameType | None) -> str | None:
+    """The adapter's method by which that frame was come to."""
     found = None
-    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if ADAPTERS in frame.f_code.co_filename:
             found = frame.f_code.co_qualname

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from tests.simulation.cloud.dynamodb import DynamoDB
+from tests.simulation.guards.afresh import red_afresh
 from tests.simulation.guards.battery import (
     BATTERY,
     Battery,
@@ -20,17 +21,17 @@ from tests.simulation.guards.battery import (
     Verdict,
     every_dynamodb,
 )
-from tests.simulation.guards.code import Broken, everything, mutated
+from tests.simulation.guards.code import MODULES, Broken, everything, mutated
 from tests.simulation.guards.conditions import Guard, Weakened, weakening
 from tests.simulation.guards.page import PAGE, Fate, Page, Row
-from tests.simulation.guards.sources import MODULES, put_in_place
+from tests.simulation.guards.sources import put_in_place
 from tests.simulation.guards.texts import REDUNDANT
 
 CONDITIONS = ("tests/contract", "--ignore=tests/contract/test_every_call_may_fail.py")
 """The part of the battery that sends every condition, on the simulated engine."""
 
-BUDGET_S, EXPLAINED_S = 30.0, 2.0
-"""Of tests, as long as they took alone, for one mutant; and for one that nobody expects to see."""
+BUDGET_S, EXPLAINED_S = 60.0, 2.0
+"""Of tests, in seconds of the processor, for one mutant; and for one that nobody expects to see."""
 
 
 def condition_row(guard: Guard) -> Row:
@@ -51,11 +52,21 @@ def code_rows() -> dict[Row, list[tuple[str, Broken]]]:
     return rows
 
 
-def conditions() -> list[Guard]:
-    """All clauses that the contract suites see sent, by running them."""
-    found: list[Guard] = []
-    Battery(lambda battery: found.extend(battery.record().guards)).collect(CONDITIONS)
-    return sorted(found)
+def conditions() -> dict[Guard, str]:
+    """All clauses that contract suites and histories see sent, by running them; and who sends."""
+    found: list[Recorded] = []
+    Battery(lambda battery: found.append(_green(battery.record()))).collect(CONDITIONS)
+    [seen] = found
+    return {
+        guard: "functions" if guard in seen.by_functions else "contract suites alone"
+        for guard in sorted(seen.guards)
+    }
+
+
+def _green(recorded: Recorded) -> Recorded:
+    if recorded.red:
+        sys.exit(f"red although nothing is broken: {recorded.red}")
+    return recorded
 
 
 def mutants(recorded: Recorded) -> Iterator[tuple[Row, str, Mutant]]:
@@ -64,14 +75,14 @@ def mutants(recorded: Recorded) -> Iterator[tuple[Row, str, Mutant]]:
     for each in sorted(weakened):
         row, tests = condition_row(each.guard), recorded.weakened.get(each, frozenset())
         if each.change:
-            broken = partial(_weaken, each)
+            broken = partial(weaken_it, each)
             yield row, each.change, recorded.mutant(str(each), tests, broken, _budget_s(str(each)))
     for path, each_code in everything():
         lines = [(path, line) for line in each_code.lines]
         if not each_code.in_function:
             lines = [place for place in recorded.lines if place[0] == path]
         tests = frozenset(recorded.that_run(lines))
-        put = partial(_put_in_place, path, each_code)
+        put = partial(put_it_in_place, path, each_code)
         mutant = recorded.mutant(str(each_code), tests, put, _budget_s(str(each_code)))
         yield code_row(each_code), each_code.change, mutant
 
@@ -80,22 +91,26 @@ def _budget_s(name: str) -> float:
     return EXPLAINED_S if name in REDUNDANT else BUDGET_S
 
 
-def _weaken(weakened: Weakened) -> None:
+def weaken_it(weakened: Weakened, _tests: Sequence[str]) -> None:
+    """Let every DynamoDB that is made from now on take more than the write's clause allows."""
+
     def change(dynamodb: DynamoDB) -> None:
         dynamodb.rewrite = weakening(weakened)
 
     every_dynamodb(change)
 
 
-def _put_in_place(path: str, broken: Broken) -> None:
+def put_it_in_place(path: str, broken: Broken, tests: Sequence[str]) -> str | None:
+    """Let this process run the broken module, or one that imports it the tests; what was red."""
+    if broken.at_import:
+        return red_afresh(path, broken, tests)
     put_in_place(path, mutated(path, str(broken)), broken.where)
+    return None
 
 
 def break_them(battery: Battery, page: Page, only: str | None) -> Sequence[str]:
     """Run whatever mutant the page does not tell of; the names of those that nothing catches."""
-    recorded = battery.record()
-    if recorded.red:
-        sys.exit(f"red although nothing is broken: {recorded.red}")
+    recorded = _green(battery.record())
     unseen = set(MODULES) - {path for path, _ in recorded.lines}
     if unseen:  # they were imported before anybody looked
         sys.exit(f"no test runs a line of {sorted(unseen)}")
@@ -135,8 +150,8 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="say what guards there are")
     asked = parser.parse_args()
     if asked.list:
-        rows = [*map(condition_row, conditions()), *code_rows()]
-        print("\n".join(map(str, rows)))
+        rows = [f"{condition_row(each)} by {who}" for each, who in conditions().items()]
+        print("\n".join([*rows, *map(str, code_rows())]))
         return
     page = Page() if asked.all else Page.read()
     missed: list[str] = []

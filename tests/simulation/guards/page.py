@@ -5,7 +5,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tests.simulation.guards.sources import MODULES, module_name
+from tests.simulation.guards.code import MODULES
+from tests.simulation.guards.sources import module_name
 from tests.simulation.guards.texts import HEAD, KEEPS, PROTECTS
 from tests.template import ROOT
 
@@ -23,10 +24,13 @@ class Row:
     what: str
     text: str
 
+    def names(self) -> tuple[str, ...]:
+        """What it is, from who to the guard's text."""
+        return tuple(each for each in (self.who, self.what, self.text) if each)
+
     def cells(self) -> str:
         """The first cells of its line, which name it."""
-        named = [each for each in (self.who, self.what) if each]
-        return "| " + " | ".join(_code(each) for each in (*named, self.text)) + " |"
+        return "| " + " | ".join(map(_code, self.names())) + " |"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ class Page:
             row: {
                 change: end
                 for change, end in fates.items()
-                if (row, _plain(change)) in {(r, _plain(c)) for r, c in wanted if r == row}
+                if (row, plain(change)) in {(r, plain(c)) for r, c in wanted if r == row}
                 and "**" not in end
             }
             for row, fates in self.fates.items()
@@ -98,11 +102,11 @@ class Page:
 
     def tells(self, row: Row, change: str) -> bool:
         """Whether its end is known."""
-        return _plain(change) in self.fates.get(row, {})
+        return plain(change) in self.fates.get(row, {})
 
     def tell(self, row: Row, change: str, fate: Fate) -> None:
         """What became of it."""
-        self.fates.setdefault(row, {})[_plain(change)] = fate.shown()
+        self.fates.setdefault(row, {})[plain(change)] = fate.shown()
 
     def show(self) -> None:
         """Print what is known."""
@@ -171,7 +175,13 @@ def _row(part: str, cells: list[str]) -> Row:
     return Row(part, cells[0], "", cells[1])
 
 
-def _plain(change: str) -> str:
+def named_test(end: str) -> str | None:
+    """`file::test` of an end as shown; None where no test was red by itself."""
+    found = re.fullmatch(r"\[`(\w+)`\]\(\.\./([\w/]+\.py)\)", end)
+    return f"{found[2]}::{found[1]}" if found else None
+
+
+def plain(change: str) -> str:
     """As a way to break something stands on the page, where a comma parts two of them."""
     return change.replace(", ", ",")
 

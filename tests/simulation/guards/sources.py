@@ -15,43 +15,17 @@ from typing import Any, TypeAliasType
 
 from tests.template import ROOT
 
-MODULES: tuple[str, ...] = (
-    "shared/wallet_ledger/strict_json.py",
-    "shared/wallet_ledger/contracts.py",
-    "shared/wallet_ledger/messages.py",
-    "shared/wallet_ledger/consumer.py",
-    "shared/wallet_ledger/patience.py",
-    "shared/wallet_ledger/derive.py",
-    "shared/wallet_ledger/domain/ids.py",
-    "shared/wallet_ledger/domain/wallets.py",
-    "shared/wallet_ledger/domain/transactions.py",
-    "shared/wallet_ledger/domain/refunds.py",
-    "shared/wallet_ledger/domain/letters.py",
-    "shared/wallet_ledger/aws/balance.py",
-    "shared/wallet_ledger/aws/clients.py",
-    "shared/wallet_ledger/aws/ledger.py",
-    "shared/wallet_ledger/aws/letters.py",
-    "shared/wallet_ledger/aws/messaging.py",
-    "shared/wallet_ledger/aws/refunds.py",
-    "shared/wallet_ledger/aws/transactions.py",
-    "services/ingest/accept.py",
-    "services/ingest/api.py",
-    "services/ingest/bus.py",
-    "services/ingest/refund.py",
-    "services/relay/forward.py",
-    "services/relay/stream.py",
-    "services/relay/sweep.py",
-    "services/reconcile/queue.py",
-    "services/reconcile/settle.py",
-    "services/refund/give_back.py",
-    "services/refund/queue.py",
-    "services/triage/act.py",
-    "services/triage/desk.py",
-    "services/triage/keep.py",
-    "services/triage/queue.py",
-    "services/triage/watch.py",
+OURS = tuple(
+    sorted(
+        (
+            str(path.relative_to(ROOT))
+            for top in ("shared/wallet_ledger", "services")
+            for path in (ROOT / top).rglob("*.py")
+        ),
+        key=lambda path: (path.startswith("services/"), path.count("/"), path),
+    )
 )
-"""Where code decides what may be written, in the order of the page."""
+"""Each file of Python that runs on Lambda, in the order of the page: what is shared is first."""
 
 _TOOL = sys.monitoring.COVERAGE_ID
 
@@ -136,8 +110,12 @@ def put_in_place(path: str, tree: ast.Module, where: str) -> None:
     """In the running process, let what `where` names in an imported module be as in `tree`.
 
     A function itself is changed, so whoever holds it holds the changed one. Of a module's or a
-    class's own lines, its models and type aliases are made anew.
+    class's own lines, its models and type aliases are made anew. What nobody has imported yet is
+    imported so.
     """
+    if module_name(path) not in sys.modules:  # a handler: whoever wants one imports it afresh
+        sys.meta_path.insert(0, _Finder({path: tree}, None))
+        return
     code = compile(tree, str(ROOT / path), "exec", dont_inherit=True)
     module = sys.modules[module_name(path)]
     found: Any = module

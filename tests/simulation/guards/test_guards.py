@@ -1,20 +1,24 @@
 """docs/proof-guards.md tells of every guard there is: of each clause sent, and of each in code."""
 
+import json
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 
 from tests.simulation.cloud.expressions import condition
-from tests.simulation.guards.code import all_broken, mutated
+from tests.simulation.guards.code import MODULES, all_broken, everything, mutated
 from tests.simulation.guards.conditions import clauses, holds, show, weaken
 from tests.simulation.guards.find import code_rows
 from tests.simulation.guards.page import CONDITIONS, PAGE, Page
-from tests.simulation.guards.sources import MODULES
-from tests.simulation.guards.texts import REDUNDANT
+from tests.simulation.guards.sources import module_name
+from tests.simulation.guards.texts import PROTECTS, REDUNDANT
 from tests.template import ROOT
 
 WRITE_IT = "docs/proof-guards.md is not up to date: run `make guards`"
+WAYS_MIN = 12
+"""Of breaking something, which a sample has one of each."""
 
 
 def test_the_page_tells_of_every_guard_in_code_and_of_each_way_to_break_it() -> None:
@@ -26,19 +30,50 @@ def test_the_page_tells_of_every_guard_in_code_and_of_each_way_to_break_it() -> 
     }, WRITE_IT
 
 
-def test_the_page_tells_of_every_clause_that_is_sent() -> None:
-    """As the contract suites see them sent, in a process of their own."""
-    told = {str(row) for row in Page.read().fates if row.part == CONDITIONS}
-    listed = subprocess.run(
-        [sys.executable, "-m", "tests.simulation.guards.find", "--list"],
+def _said(module: str, *arguments: str) -> list[str]:
+    """What a command of this tool prints, in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", f"tests.simulation.guards.{module}", *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
     ).stdout.splitlines()
 
-    sent = {line for line in listed if line.startswith(f"Row(part='{CONDITIONS}'")}
-    assert sent == told, WRITE_IT
+
+def test_the_page_tells_of_every_clause_that_is_sent() -> None:
+    """As the contract suites and the functions of seeded histories send them."""
+    told = {str(row) for row in Page.read().fates if row.part == CONDITIONS}
+
+    sent = [line.rpartition(" by ") for line in _said("find", "--list")]
+    by = {row: sender for row, _, sender in sent if row.startswith(f"Row(part='{CONDITIONS}'")}
+    assert by.keys() == told, WRITE_IT
+    assert Counter(by.values())["functions"] > 0.9 * len(by), "histories hardly send any"
+
+
+def test_a_sample_of_guards_is_broken_again_and_the_named_test_goes_red() -> None:
+    """Of each way to break something one: the page is not only a list."""
+    ends = [json.loads(line) for line in _said("sample") if line.startswith('{"broken"')]
+
+    [unbroken] = [each for each in ends if each["named"] is None]
+    assert unbroken["red"] is None, "red although nothing is broken"
+    ends.remove(unbroken)
+    assert len(ends) >= WAYS_MIN
+    for each in ends:
+        assert each["red"] is not None, f"{each['named']} does not catch: {each['broken']}"
+        assert each["red"].split("[")[0] == each["named"], each["red"]
+
+
+def test_each_module_of_ours_is_broken_wherever_there_is_something_to_break() -> None:
+    there = {
+        str(path.relative_to(ROOT))
+        for top in ("shared", "services")
+        for path in (ROOT / top).rglob("*.py")
+    }
+    broken = {path for path, _ in everything()}
+
+    assert broken == {path for path in there if all_broken(path)}
+    assert PROTECTS.keys() == {module_name(path) for path in broken}
 
 
 def test_whatever_no_test_catches_has_its_reason() -> None:

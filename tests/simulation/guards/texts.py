@@ -9,19 +9,21 @@ from collections.abc import Mapping
 HEAD = """\
 # Every guard, and the test that goes red without it
 
-Written by `make guards`; but for the modules below, nothing is listed by hand. **Conditions** are
-recorded as the adapters send them while the contract suites run on the simulated engine, and cut
-into clauses by that engine's own parser. A clause is broken at the engine, in the request, where
-our code cannot know:
-dropped; a bound moved by one; an equal number accepted from above (never from below: attempts,
-versions, revisions and totals only rise). **Guards in code** are found in the syntax of the modules
-below: a condition that never or always holds, or loses a part; a bound off by one; rules in another
-order; a validator's constraint, an error's handler, a sorting or a step left out.
+Written by `make guards`; nothing is listed by hand. **Conditions** are recorded as the adapters
+send them while the contract suites run on the simulated engine, and as the functions send them in a
+few dozen seeded histories of the whole system; that engine's own parser cuts them into clauses. A
+clause is broken at the engine, in the request, where our code cannot know: dropped; a bound moved
+by one; an equal number accepted from above (never from below: attempts, versions, revisions and
+totals only rise). **Guards in code** are found in the syntax of every module that runs on Lambda: a
+condition that never or always holds, or loses a part; a bound off by one; rules in another order; a
+validator's constraint, an error's handler, a sorting or a step left out. A module without a part of
+its own below has nothing of the kind.
 
 Each mutant gets those tests that can tell: in which its clause decides otherwise, or which run its
 line. They run in one process, the quickest first, up to the first that is red: the contract suites
-on the fakes and on the simulated engine, the unit tests, the interleavings. What nothing catches
-is either **redundant**, with the reason, or a missing test, which was then written.
+on the fakes and on the simulated engine, the unit tests, the interleavings. What nothing catches is
+either **redundant**, with the reason, or a missing test, which was then written. Whenever the tests
+run, a sample is broken again, one of each way, and the test that is named here must go red.
 
 | Clauses | In code | Mutants | Caught by a test | By the clock alone | Redundant | By nothing |
 |--:|--:|--:|--:|--:|--:|--:|
@@ -98,6 +100,12 @@ KEEPS: Mapping[tuple[str, str, str], str] = {
 """By writer (or anybody), item and clause."""
 
 PROTECTS: Mapping[str, str] = {
+    "wallet_ledger.clock": "A pause is one.",
+    "wallet_ledger.errors": "An error says what the caller must do, and its code says why.",
+    "wallet_ledger.settings": "A function has all of its settings, or does not start.",
+    "wallet_ledger.telemetry": (
+        "What happened is counted and told, and nothing that is anybody's (P12)."
+    ),
     "wallet_ledger.strict_json": "What readers of JSON disagree on is refused (P1, P7).",
     "wallet_ledger.contracts": (
         "What strangers send is read whole and strictly, or refused (P1, P7, P12)."
@@ -117,6 +125,9 @@ PROTECTS: Mapping[str, str] = {
     "wallet_ledger.domain.letters": "What a letter is, and what may be done with it (P5, P8).",
     "wallet_ledger.aws.balance": "How a balance row is written (P2, P3).",
     "wallet_ledger.aws.clients": "What passes by itself is told from what does not (P5, P7).",
+    "wallet_ledger.aws.items": (
+        "What is written is what is read, and a write says on what it stands (P1, P4, P8)."
+    ),
     "wallet_ledger.aws.ledger": (
         "How a failed write is read: what passes by itself first, never a lack of funds (P1, P7)."
     ),
@@ -134,14 +145,20 @@ PROTECTS: Mapping[str, str] = {
     "ingest.refund": "What an agent's refund may change at once (P4, P6).",
     "relay.forward": "The first record of which something was not taken (P5, P10).",
     "relay.stream": "A stream starts again at its first failure, and no record blocks it (P5).",
+    "relay.sweep_handler": "What a sweep saw and did is counted, for the alarms (P5).",
     "relay.sweep": "What is open is sent again in time, and never as a storm (P5).",
-    "reconcile.queue": "What reconcile counts.",
+    "reconcile.handler": "It tries within its budget, and answers in time (P10).",
+    "reconcile.queue": "What reconcile counts, for the alarms, and names without a phone (P12).",
     "reconcile.settle": "The failure table, and the rule of groups (P1, P3, P10).",
+    "refund.queue": "What the refund function counts, for the alarms.",
+    "refund.handler": "It tries within its budget, and answers in time (P10).",
     "refund.give_back": "One refund after the other, and what comes too early waits (P4, P5).",
-    "refund.queue": "What the refund function counts.",
     "triage.act": "Caps, and what may still be on its way (P1, P8).",
     "triage.desk": "What operators may ask for (P12).",
     "triage.keep": "Kept before it is removed; a row is held only as it was seen (P8).",
+    "triage.preview": "What is shown of a letter names nobody (P12).",
+    "triage.reading": "Whose a letter is and why it came; no sender can tell us (P8, P12).",
+    "triage.views": "Which letters are meant, and what is shown of them (P12).",
     "triage.queue": "Kept before it is removed (P8).",
     "triage.watch": "The clock's work, phone by phone, in order (P5, P10).",
 }
@@ -151,7 +168,7 @@ _TYPES = "for the type checker alone: what was asked before excludes it"
 _DISJOINT = "the two never hold at once, so their order says nothing"
 _SPARES = "without it a call is made, or a pool opened, that changes nothing"
 _SLACK = "a limit with room to spare, of which one more is still within"
-_TOLD = "only what is logged, counted or said depends on it"
+_TOLD = "only what is logged or said depends on it"
 _ORDER = "Lambda does not ask for the order of what comes again"
 _FULL_BEFORE = "all of it was answered just before, as a cancellation"
 _PARALLEL = "both are made from one list, a few lines above"
@@ -182,6 +199,10 @@ REDUNDANT: Mapping[str, str] = {
         " | `self._clock.now_ms() >= self._deadline_ms`": _SLACK,
         "patience | Patience.wait | self._clock.now_ms() + pause_s * 1000 >= self._deadline_ms"
         " | `self._clock.now_ms() + pause_s * 1000 > self._dea…`": _SLACK,
+        "derive | from_row | new.status is Status.QUEUED,"
+        " then new.status is Status.REFUND_REQUESTED | in the other order": _DISJOINT,
+        "aws.refunds | _read_failure | is_transient(error), then 'ConditionalCheckFailed' in codes"
+        " and {'None', 'Conditional… | in the other order": _DISJOINT,
         "domain.refunds | decide_refund | seen.row is None and seen.debit is None,"
         " then _is_anothers(asked, seen) | in the other order": _DISJOINT,
         "domain.refunds | decide_refund | seen.row is not None and seen.row.status in _OPEN,"
@@ -217,6 +238,14 @@ REDUNDANT: Mapping[str, str] = {
         " CALL_BYTES_MAX) | `chunk_bytes + size >= CALL_BYTES_MAX`": _SLACK,
         "aws.refunds | DynamoRefundBooks._row | seen.row is not None and"
         " decided.row_after is not None | without `seen.row is not None`": _TYPES,
+        "errors | Unavailable.__init__ | super().__init__(code) | left out": (
+            "Python has kept the arguments of an exception before"
+        ),
+        "aws.items | _as_seen | sorted(names) | not sorted": (
+            "DynamoDB asks for no order of names; it makes equal requests equal texts"
+        ),
+        "aws.items | read_letter | agent_id is None | never": _TYPES,
+        "aws.items | read_letter | key is None | never": _TYPES,
         "aws.ledger | _read_failure | strict=True | left out": "their lengths were compared before",
         "aws.letters | DynamoDeadLetters.record | len(parts[-1]) < RECORD_PART_BYTES | never": (
             _SPARES
@@ -266,20 +295,27 @@ REDUNDANT: Mapping[str, str] = {
     ),
     "triage.desk | handle_request | not isinstance(request, dict) or not request.keys() <= _MEMBERS"
     " | `request.keys() < _MEMBERS`": "no action takes every member at once",
-    "triage.desk | _each | not by.dry_run | never": _TOLD,
-    "triage.desk | _each | not by.dry_run | always": _TOLD,
     "triage.desk | _due | watched.unread | never": _TOLD,
     "triage.desk | _due | watched.unread | always": _TOLD,
     "triage.desk | _due | (logger.warning if watched.unread else logger.info)('looked',"
     " extra=seen | told) | left out": _TOLD,
-    "triage.desk | _look | result.outcome is not Outcome.UNCHANGED | always": _TOLD,
     "triage.desk | _choice | sorted(choices) | not sorted": _TOLD,
+    "triage.desk | _page | part.shard == LETTER_SHARDS, then len(found) == limit"
+    " | in the other order": "a page that is full says where it ended, so its shard goes on",
     "triage.keep | keep | diagnosis.verdict is Verdict.AUTO_REDRIVE | always": _SPARES,
     "triage.keep | _see_debit | standing is not Standing.DECIDED and subjects.decided(debit)"
     " | without `standing is not Standing.DECIDED`": _SPARES,
     "triage.keep | _hold | seen.row is None or seen.standing is not Standing.OPEN or"
     " (not letter.status.is_open) | without `not letter.status.is_open`": (
         "a letter about a debit that is open is open: the table of diagnoses"
+    ),
+    "triage.preview | _name | name in _KNOWN | never": (
+        "no member that is known has digits or is too long"
+    ),
+    "triage.reading | _read | queue in _CONSUMED, then queue == 'FailedTxQueue.fifo'"
+    " | in the other order": _DISJOINT,
+    "triage.reading | _number | isinstance(value, int | str) | always": (
+        "of nothing else in JSON is the text digits alone"
     ),
     "triage.watch | watch | letter.due_at_ms is not None and letter.due_at_ms <= now_ms"
     " | without `letter.due_at_ms is not None`": _TYPES,

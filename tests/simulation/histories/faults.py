@@ -27,7 +27,7 @@ FUNCTIONS = (
 BUSY = ("reconcile", "refund", "relay")
 SELDOM = ("ingest-bus", "sweep", "triage", "triage-desk")
 """These run so much less often that they are drawn more often."""
-OUTLASTED = ("sweep", "sweep", "sweep", "reconcile")
+OUTLASTED = ("sweep", "sweep", "refund", "reconcile")
 """Where these are down for long, transactions wait until they expire."""
 USES_TABLES = frozenset(FUNCTIONS) - {"ingest-bus", "relay"}
 """The others only send."""

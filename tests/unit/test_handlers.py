@@ -9,7 +9,7 @@ import pytest
 
 from tests.fakes.samples import debit, refund
 from tests.simulation.cloud.account import Account
-from tests.simulation.cloud.clients import LeapingTime
+from tests.simulation.cloud.clients import LeapingTime, made_with
 from tests.simulation.cloud.errors import AwsError
 from tests.simulation.cloud.functions import Handler, context, import_handlers
 from tests.simulation.cloud.hook import Hook
@@ -30,7 +30,9 @@ class Wired:
         self.time = LeapingTime()
         self.account = Account(lambda: self.time.time_ns() // 1_000_000)
         self.hook = Hook(self.account.answer)
-        self.handlers: dict[str, Handler] = import_handlers(self.hook, self.account.stack)
+        with made_with(lambda client, _: self.hook.attach(client)):
+            functions = self.account.stack.functions.values()
+            self.handlers: dict[str, Handler] = import_handlers(functions)
 
     def tries_for_ms(self, function: str, remaining_ms: int) -> int:
         """How long the function tries on tables that answer nothing but `later`."""

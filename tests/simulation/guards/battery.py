@@ -33,7 +33,8 @@ from tests.template import ROOT
 NICENESS = 10
 BATTERY = ("tests/contract", "tests/unit", "tests/simulation")
 LEFT_OUT = (
-    *("test_cli_", "test_sdk_", "test_herd", "test_guards", "test_simulated_", "test_dynamo"),
+    *("test_cli_", "test_sdk_", "test_bench_", "test_herd", "test_guards", "test_simulated_"),
+    "test_dynamo",
     *("test_every_call_may_fail", "test_histories", "test_planted_bugs"),
     *("test_crash_points", "test_meetings"),
 )

@@ -124,7 +124,7 @@ PROTECTS: Mapping[str, str] = {
     "wallet_ledger.domain.refunds": "The refund's rules, in their order (P4, P6).",
     "wallet_ledger.domain.letters": "What a letter is, and what may be done with it (P5, P8).",
     "wallet_ledger.aws.balance": "How a balance row is written (P2, P3).",
-    "wallet_ledger.aws.calls": "What each call cost is told, a refused one too: it decides nothing.",
+    "wallet_ledger.aws.calls": "What each call cost is told; nothing is decided.",
     "wallet_ledger.aws.clients": "What passes by itself is told from what does not (P5, P7).",
     "wallet_ledger.aws.items": (
         "What is written is what is read, and a write says on what it stands (P1, P4, P8)."

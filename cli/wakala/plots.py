@@ -37,7 +37,7 @@ VARIABLES = {
     GREY: "grey",
     RED: "red",
 }
-BACKENDS = {OURS: BLUE, "article": ORANGE, "article, 10 at once": SAND, "naive": GREY}
+BACKENDS = {OURS: BLUE, "article": ORANGE, "article x10": SAND, "naive": GREY}
 
 WIDTH = 360
 INCH = 72

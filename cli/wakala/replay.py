@@ -111,8 +111,9 @@ class Report:
             read = json_text.loads(self.bench.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise Problem(f"--bench {self.bench}: cannot be read: {error}") from error
-        if not isinstance(read, dict):
-            raise Problem(f"--bench {self.bench}: is not what `make bench` writes")
+        from wakala.baseline import read_baseline
+
+        read_baseline(read)  # before minutes of replay, not after
         return cast("Mapping[str, Any]", read)
 
 

@@ -65,7 +65,7 @@ BENCH = {
         for shape in ("uniform", "branch")
         for backend, per_second, calls, write_units, duplicates in (
             ("article", 61.2, 3.0, 10.44, 0),
-            ("article, 10 at once", 97.9, 3.11, 10.45, 0),
+            ("article x10", 97.9, 3.11, 10.45, 0),
             ("naive", 92.0, 2.02, 6.0, 37),
             ("ours", 1_339.4, 0.23, None, 0),
         )
@@ -371,7 +371,7 @@ def test_a_file_that_cannot_be_written_gets_one_line(
 @pytest.mark.parametrize(
     ("bench", "words"),
     [
-        (BENCH, ["Settled a second", "article, 10 at once", "1,339", "10.44", "not weighed"]),
+        (BENCH, ["Settled a second", "article x10", "1,339", "10.44", "not weighed"]),
         (None, ["p50: 41.9 ms", "100 %"]),
     ],
 )

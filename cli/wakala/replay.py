@@ -89,6 +89,9 @@ class Report:
     """Files to write and to read, and whose prices count."""
 
     html: Annotated[Path | None, Parameter(help="Write the report there, one file.")] = None
+    plot: Annotated[
+        Path | None, Parameter(help="Write one plot there, as SVG: of --bench, or of latency.")
+    ] = None
     bench: Annotated[
         Path | None, Parameter(help="What `make bench` wrote, to stand beside it in the report.")
     ] = None
@@ -100,13 +103,14 @@ class Report:
     ] = None
 
     def baseline(self) -> Mapping[str, Any] | None:
-        """The JSON of the benchmark. Problem where it, or the report's folder, is not there."""
-        if self.html is not None and not self.html.absolute().parent.is_dir():
-            raise Problem(f"--html {self.html}: there is no such folder")
+        """The JSON of the benchmark. Problem where it, or a file's folder, is not there."""
+        for name, file in (("--html", self.html), ("--plot", self.plot)):
+            if file is not None and not file.absolute().parent.is_dir():
+                raise Problem(f"{name} {file}: there is no such folder")
         if self.bench is None:
             return None
-        if self.html is None:
-            raise Problem("--bench stands in the report: give --html, too")
+        if self.html is None and self.plot is None:
+            raise Problem("--bench stands in the report: give --html or --plot, too")
         try:
             read = json_text.loads(self.bench.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -163,6 +167,8 @@ def command(
     show(json, view(replayed, costs), lambda: render(replayed.measures, costs))
     if report.html is not None:
         replay_report.write_html(replayed.measures, costs, bench, report.html)
+    if report.plot is not None:
+        replay_report.write_plot(replayed.measures, bench, report.plot)
     if not replayed.is_whole:
         note = "some of the functions' lines did not come: calls, units and prices are too low"
         progress.print(f"[yellow]note:[/] {note}", soft_wrap=True)

@@ -189,7 +189,9 @@ def test_a_sample_that_cannot_be_taken_is_left_out(monkeypatch: pytest.MonkeyPat
         ("--number 1000 --rate 1", "error: 1,000 at 1 a second take 16.7 minutes: more than"),
         ("--shape square", 'error: Invalid value "square" for --shape. Choose from'),
         ("--html none/report.html", "error: --html none/report.html: there is no such folder"),
-        ("--bench bench.json", "error: --bench stands in the report: give --html, too"),
+        ("--bench bench.json", "error: --bench stands in the report: give --html or"),
+        ("--plot none/p.svg", "error: --plot none/p.svg: there is no such folder"),
+        ("--html r.html --bench /dev/null", "error: --bench /dev/null: cannot be read"),
         ("--html r.html --bench none.json", "error: --bench none.json: cannot be read"),
     ],
 )
@@ -323,7 +325,10 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         read_prices=lambda path, region: (str(path), region),
         costs=lambda usage, prices: (SimpleNamespace(view=lambda: {**usage, "by": prices}),),
     )
-    report = SimpleNamespace(write_html=lambda *given: found.append(given))
+    report = SimpleNamespace(
+        write_html=lambda *given: found.append(given),
+        write_plot=lambda *given: found.append(given),
+    )
     for name, module in (("price", prices), ("replay_report", report)):
         monkeypatch.setattr(wakala, name, module, raising=False)
         monkeypatch.setitem(sys.modules, f"wakala.{name}", cast("ModuleType", module))
@@ -355,7 +360,9 @@ def test_measures_are_shown_and_written_whatever_they_are(
         return replay.Replayed(MEASURES, *ends)
 
     monkeypatch.setattr(replay, "replay", replayed)
-    arguments = "replay --shape month-end --seed 3 --minutes-max 2 --html r.html --json"
+    arguments = (
+        "replay --shape month-end --seed 3 --minutes-max 2 --html r.html --plot p.svg --json"
+    )
 
     assert main.run(arguments.split(" ")) == status
 
@@ -363,8 +370,9 @@ def test_measures_are_shown_and_written_whatever_they_are(
     assert json.loads(said.out)["costs"] == [
         {"lambda.gb_seconds": 2.5, "by": ["bundled.json", "us-east-1"]}
     ]
-    ((measures, _, bench, path),) = written
-    assert (measures, bench, path) == (MEASURES, None, Path("r.html"))
+    page, plot = written
+    assert (page[0], *page[2:]) == (MEASURES, None, Path("r.html"))
+    assert plot == (MEASURES, None, Path("p.svg"))
     ((load, seconds_max),) = asked
     assert (load.shape, load.seed, seconds_max) == ("month-end", 3, 120)
     assert said.err.startswith(line)

@@ -176,6 +176,15 @@ def test_without_a_metric_what_an_invocation_called_is_a_line_of_its_own(
     assert _lines(capsys) == []
 
 
+def test_an_invocation_that_called_nothing_and_counted_nothing_has_no_such_line(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level("INFO")
+    instrumented(lambda _, __: None)(None, CONTEXT)
+    assert _logged(caplog) == []
+    assert _lines(capsys) == []
+
+
 def _choke(_: object, __: Any) -> None:
     count("TransactionsAccepted")
     raise ValueError(f"cannot read {PHONE}")

@@ -22,7 +22,7 @@ stop: ## End what `make run` started
 test: lint types ## The whole suite: style, types and every test
 	$(BIN)/pytest
 
-chaos: $(READY) ## Days of the demo in a storm of faults, one after the other (MINUTES=…, SEED=…)
+chaos: $(READY) ## Days in a storm of faults, one after the other (MINUTES=…, SEED=…)
 	PYTHONPATH=services:sdk $(BIN)/python -m tests.e2e.chaos --minutes $(or $(MINUTES),10) \
 	  $(if $(SEED),--seed $(SEED))
 
@@ -37,8 +37,9 @@ types: $(READY)
 	$(BIN)/mypy
 	$(BIN)/mypy --python-version 3.10 sdk
 
-soak: $(READY) ## Play histories of the simulator (SEEDS=1..5000, or how many) and show what they reached
-	PYTHONPATH=.:services $(BIN)/python -m tests.simulation.histories.soak --seeds $(or $(SEEDS),500) \
+soak: $(READY) ## Play histories of the simulator (SEEDS=1..5000, or how many; SEED=77: that one)
+	PYTHONPATH=.:services $(BIN)/python -m tests.simulation.histories.soak \
+	  $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),500)) \
 	  $(if $(STEPS),--steps $(STEPS))
 
 bench: $(READY) ## The article's algorithm, a naive one and ours under one load (NUMBER=… ROUNDS=… JSON=…)

@@ -94,6 +94,7 @@ class Rows:
     transactions: Mapping[Key, Item]
     debits: Sequence[Item]
     credits: Sequence[Item]
+    refunds: Sequence[Item] = ()
 
     def posted(self, key: Key) -> list[Item]:
         """The posted debits of a transaction, in whatever wallet."""
@@ -103,6 +104,14 @@ class Rows:
             for each in self.debits
             if each["txId"]["S"] == name and each["outcome"]["S"] == "posted"
         ]
+
+
+@dataclass(frozen=True)
+class Told:
+    """What apps were answered while the storm lasted: of transactions, and of refunds."""
+
+    answers: Sequence[Answer]
+    refunds: Sequence[Answer]
 
 
 def live_through(over: StormyStack, name: str, seed: int) -> Lived:
@@ -118,10 +127,13 @@ def live_through(over: StormyStack, name: str, seed: int) -> Lived:
             _until_enough(over, before, acting)
         began = time.monotonic()
         passed.set()
-        # An app forgets nothing: what the storm left unsent goes in the calm.
-        answers = [*acting.result(), *demo.play(day, apis).answers]
+        told = acting.result()
+    # Before anything is sent again, which would hide what was lost.
+    lost = judge_told(_read_rows(stack, run), told)
+    # An app forgets nothing: what the storm left unsent goes in the calm.
+    answers = [*told.answers, *demo.play(day, apis).answers]
     redriven, violations = _let_it_end(stack)
-    violations += _unanswered_refunds(stack, day, apis)
+    violations += [*lost, *_unanswered_refunds(stack, day, apis)]
     rows = _read_rows(stack, run)
     violations += judge(rows, day, run, answers)
     report = audit.audit(stack, int(time.time()), lambda _: None)
@@ -138,6 +150,28 @@ def live_through(over: StormyStack, name: str, seed: int) -> Lived:
         calm_s=time.monotonic() - began,
         violations=violations,
     )
+
+
+def judge_told(rows: Rows, told: Told) -> list[str]:
+    """What apps were told is in the system's hands, and is not."""
+    found = [
+        f"{_key(each.sent)} was accepted, and is missing"
+        for each in told.answers
+        if each.accepted and _key(each.sent) not in rows.transactions
+    ]
+    entries = {each["txId"]["S"] for each in rows.refunds}
+    for each in told.refunds:
+        agent_id, key = _key(each.sent)
+        refund_id = each.sent.get("refundId", "full")
+        row = rows.transactions.get((agent_id, key), {})
+        in_hands = (
+            f"refund#{agent_id}#{key}#{refund_id}" in entries
+            or row.get("cancelledBy", {}).get("S") == refund_id
+            or refund_id == _pending_refund(row)
+        )
+        if each.accepted and not in_hands:
+            found.append(f"the refund {refund_id} of {key} was accepted, and is missing")
+    return found
 
 
 def judge(rows: Rows, day: demo.Day, run: str, answers: Sequence[Answer]) -> list[str]:
@@ -204,7 +238,7 @@ def _act(
     apis: dict[str, AgentApi],
     credit_id: str,
     passed: threading.Event,
-) -> list[Answer]:
+) -> Told:
     """More funds, the day, and every refund of its evening while it is still being settled.
 
     Until the storm has passed, agents go on to send again what they have sent.
@@ -213,10 +247,10 @@ def _act(
     wallets.put(stack, [(each.detail_type, each.detail) for each in more])
     answers = [*demo.play(day, apis).answers]
     wallets.put(stack, [(refunds.REQUESTED, each.detail) for each in _office(stack, day)])
-    _by_agents(day, apis, lambda api, wanted: api.refund(wanted))
+    refunded = _by_agents(day, apis, lambda api, wanted: api.refund(wanted))
     for sent in itertools.cycle(day.uploads):
         if passed.is_set():
-            return answers
+            return Told(answers, refunded)
         answers += upload(sent.transactions, apis[sent.agent_id], lambda _: None)
     raise AssertionError("a day has uploads")
 
@@ -340,6 +374,7 @@ def _read_rows(stack: Stack, run: str) -> Rows:
         transactions,
         [each for each in debits if _key_of_debit(each)[1].startswith(f"{run}-")],
         [each for each in entries if each["txId"]["S"].startswith("credit#")],
+        [each for each in entries if each["txId"]["S"].startswith("refund#")],
     )
 
 
@@ -363,6 +398,10 @@ def _key_of_debit(entry: Item) -> Key:
 def _is_credit(entry: Item, phone: str, credit_id: str) -> bool:
     name = f"credit#{wallets.SOURCE}#{credit_id}"
     return entry["phone"]["S"] == phone and entry["txId"]["S"] == name
+
+
+def _pending_refund(row: Mapping[str, Any]) -> str | None:
+    return row["refundRequest"]["M"]["refundId"]["S"] if "refundRequest" in row else None
 
 
 def _is_open(row: Item) -> bool:

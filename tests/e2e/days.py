@@ -1,4 +1,4 @@
-"""The days that storms befall: the demo's, and the end of a month as `wakala replay` sends it."""
+"""The days that storms befall: the demo's, and the transactions of a replay's month-end."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import batched
@@ -14,7 +14,7 @@ SHARES = Shares(duplicates=0.1, reorders=0.1, overdrafts=0.05, refunds=0.1)
 
 
 def month_end(run: str, seed: int) -> demo.Day:
-    """A ramp with a spike over many wallets and a few busy ones; agents and office give back."""
+    """Many wallets and a few busy ones, sent as fast as it goes; some of it is given back."""
     traffic = make_traffic(Shape.MONTH_END, DEBITS, seed=seed, shares=SHARES)
     return demo.Day(
         tuple(demo.Opening(*each, frozen=False) for each in traffic.openings.items()),

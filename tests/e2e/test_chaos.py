@@ -7,12 +7,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.e2e.actors import eventually
-from tests.e2e.chaos import ENOUGH, Item, Rows, judge, live_through
+from tests.e2e.chaos import ENOUGH, Item, Rows, Told, judge, judge_told, live_through
 from tests.e2e.days import DAYS, DEBITS
 from tests.e2e.storm import FAULTS, SERVICES, StormyStack, answers, stormy_stack
 from wakala import demo
@@ -49,7 +51,6 @@ def test_a_day_in_a_storm_loses_nothing_and_debits_nothing_twice(
 
 HOLDER = """
 import sys
-from tests.e2e.days import DAYS, DEBITS
 from tests.e2e.storm import microburst
 with microburst("http://127.0.0.1:9", 1) as proxy:
     print(proxy.url, flush=True)
@@ -124,3 +125,37 @@ def test_the_judge_sees_what_is_lost_open_doubled_or_changed(rows: Rows, wrong: 
     answers = [Answer(SENT, 202, view, replayed=False, took_ms=1.0)]
 
     assert len(judge(rows, DAY, "x", answers)) == wrong
+
+
+REFUND = {"agentId": SENT["agentId"], "idempotencyKey": SENT["idempotencyKey"], "reason": "wrong"}
+PENDING: Any = {"M": {"refundId": {"S": "full"}}}
+ENTRY: Item = {"txId": {"S": f"refund#{SENT['agentId']}#{SENT['idempotencyKey']}#full"}}
+
+
+def _row_with(name: str, value: Any) -> dict[tuple[str, str], Item]:
+    ((key, row),) = _row("queued").items()
+    return {key: {**row, name: value}}
+
+
+@pytest.mark.parametrize(
+    ("rows", "wrong"),
+    [
+        (Rows(_row_with("refundRequest", PENDING), [], []), 0),
+        (Rows(_row_with("cancelledBy", {"S": "full"}), [], []), 0),
+        (Rows(_row("synced"), [], [], [ENTRY]), 0),
+        (Rows(_row_with("cancelledBy", {"S": "R-2"}), [], []), 1),
+        (Rows(_row("synced"), [], []), 1),
+        (Rows({}, [], [], [ENTRY]), 1),
+        (Rows({}, [], []), 2),
+    ],
+)
+def test_what_apps_were_told_in_the_storm_is_there_before_they_send_it_again(
+    rows: Rows, wrong: int
+) -> None:
+    view = {"idempotencyKey": SENT["idempotencyKey"], "status": "queued"}
+    accepted = Answer(SENT, 202, view, replayed=False, took_ms=1.0)
+    refused = Answer(SENT, 503, {"code": "UNAVAILABLE"}, replayed=False, took_ms=1.0)
+    refunded = Answer(REFUND, 202, view, replayed=False, took_ms=1.0)
+
+    assert len(judge_told(rows, Told([accepted, refused], [refunded]))) == wrong
+    assert judge_told(rows, Told([refused], [replace(refunded, status=503)])) == []

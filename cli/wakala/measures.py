@@ -98,3 +98,16 @@ class Measures:
     def rates(self) -> str:
         """The debits a second that were asked for, and those that were reached."""
         return f"asked {self.asked.rate:,.6g} a second, reached {self.rate_reached:,.4g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a replay measured; in `broken`, a line each, what should not be.
+
+    `is_whole`: the functions' lines told of everything; else units and calls are too few.
+    """
+
+    measures: Measures
+    broken: tuple[str, ...]
+    is_whole: bool
+    by_hand: bool

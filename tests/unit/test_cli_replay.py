@@ -16,9 +16,9 @@ from botocore.exceptions import ClientError
 
 import wakala
 from tests.fakes.replayed import NOW_MS, Bank, Logs, Time, accepted, apis_of, settled, stack_of
-from wakala import main, options, replay, replay_account, replay_run
+from wakala import main, options, replay, replay_account, replay_run, replay_view
 from wakala.desk import REAL, Clock
-from wakala.measures import Asked, Depth, Latency, Measures, Units
+from wakala.measures import Asked, Depth, Latency, Measures, Replayed, Units
 from wakala.output import Problem
 from wakala.replay_account import Account
 from wakala.replay_books import Books
@@ -429,7 +429,7 @@ MEASURES = Measures(
 
 
 def test_a_script_gets_every_measure_and_names_of_what_was_counted_as_they_are() -> None:
-    seen = replay.view(replay.Replayed(MEASURES, ("a line",), is_whole=False, by_hand=True), [])
+    seen = replay_view.view(Replayed(MEASURES, ("a line",), is_whole=False, by_hand=True), [])
     assert (seen["ok"], seen["broken"], seen["costs"]) == (False, ["a line"], [])
     assert seen["whole"] is False
     told = seen["measures"]
@@ -483,9 +483,9 @@ def test_measures_are_shown_and_written_whatever_they_are(
 ) -> None:
     asked: list[Any] = []
 
-    def replayed(_: Stack, load: Asked, seconds_max: float, __: Clock) -> replay.Replayed:
+    def replayed(_: Stack, load: Asked, seconds_max: float, __: Clock) -> Replayed:
         asked.append((load, seconds_max))
-        return replay.Replayed(MEASURES, *ends)
+        return Replayed(MEASURES, *ends)
 
     monkeypatch.setattr(replay, "replay", replayed)
     arguments = (
@@ -543,7 +543,7 @@ def test_what_costs_is_divided_by_what_this_run_brought(monkeypatch: pytest.Monk
     again = outcome_of(*rows, new=frozenset())
     found = replay._measures(stack_of(), asked, 1, again, Books(0, (), ()), told_of)
     assert (found.accepted_before, found.calls, found.units, found.usage) == (4, {}, (), {})
-    (note,) = replay._notes(replay.Replayed(found, (), is_whole=True, by_hand=False))
+    (note,) = replay_view.notes(Replayed(found, (), is_whole=True, by_hand=False))
     assert note.startswith("4 transactions were accepted before this run")
 
 
@@ -555,7 +555,7 @@ def test_what_was_accepted_and_never_looked_at_is_a_transaction_too() -> None:
 def test_who_interrupts_while_it_prepares_is_told_the_seed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], written: list[Any]
 ) -> None:
-    def pressed(*_: object) -> replay.Replayed:
+    def pressed(*_: object) -> Replayed:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(replay, "replay", pressed)
@@ -572,8 +572,8 @@ def test_what_is_broken_is_told_before_a_file_that_cannot_be_written(
     def refused(*_: object) -> None:
         raise Problem("r.html: cannot be written: the disk is full")
 
-    def replayed(*_: object) -> replay.Replayed:
-        return replay.Replayed(MEASURES, ("a wallet",), is_whole=False, by_hand=False)
+    def replayed(*_: object) -> Replayed:
+        return Replayed(MEASURES, ("a wallet",), is_whole=False, by_hand=False)
 
     monkeypatch.setattr(replay, "replay", replayed)
     monkeypatch.setattr(sys.modules["wakala.replay_report"], "write_html", refused)
@@ -584,13 +584,13 @@ def test_what_is_broken_is_told_before_a_file_that_cannot_be_written(
 
 
 def test_a_person_gets_the_measures_too() -> None:
-    facts = dict(replay._facts(MEASURES))
+    facts = dict(replay_view._facts(MEASURES))
     assert facts["transactions"] == "4: 3 synced, 1 failed: WALLET_FROZEN"
     assert facts["debits a second"] == "asked 2 a second, reached 1.5"
     assert facts["duplicate debits"] == "250,000 of a million"
     assert facts["settled after"] == "p50 10 ms, p95 20 ms, p99 30 ms, at most 40 ms"
     assert facts["dead letters"] == "at most 3 at a time, the oldest 1.5 s old"
     assert "interrupted" in facts[""]
-    unsettled = dict(replay._facts(replace(MEASURES, latency=None, interrupted=False)))
+    unsettled = dict(replay_view._facts(replace(MEASURES, latency=None, interrupted=False)))
     assert unsettled["settled after"] == "nothing was settled"
     assert "" not in unsettled

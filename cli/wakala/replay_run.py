@@ -218,7 +218,11 @@ class Run:
                         break
                     self._by_hand = True
                     self._stop(due)
-                    progress.print("nothing more is sent; Ctrl-C once more ends the waiting, too")
+                    progress.print(
+                        "nothing more is sent, what was is followed to its end:"
+                        " Ctrl-C once more ends that, too",
+                        soft_wrap=True,
+                    )
             seconds = self.clock.now() - began_s
             self._stop(due)
         self._gather()

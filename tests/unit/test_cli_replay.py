@@ -187,12 +187,12 @@ def test_how_late_the_last_debit_was_is_measured() -> None:
 
     def slow(document: Document) -> Answer:
         with lock:
-            passing.sleep(1)
+            passing.now_s += 1
         return Answer(document, 422, {"code": "KEY_REUSED", "retryable": False}, False, 1.0)
 
     traffic = traffic_of(number=60)
     bank = Bank(settled, {each.document["idempotencyKey"]: slow for each in traffic.sent})
-    clock = Clock(passing.now, lambda _: REAL.sleep(0.001))
+    clock = Clock(passing.now, REAL.sleep)
     outcome = run_of(bank, traffic, clock, seconds_max=1_000).until_the_end()
     assert outcome.debits == 60
     assert 39 < outcome.late_s <= 60
@@ -204,7 +204,7 @@ def test_a_replay_tells_how_to_end_the_waiting(capsys: pytest.CaptureFixture[str
     bank = Bank(settled)
     clock = Interrupted(lambda pressed: pressed == 0 and len(bank.rows) >= 3)
     run_of(bank, traffic_of(), Clock(time.monotonic, clock.sleep)).until_the_end()
-    assert capsys.readouterr().err.count("Ctrl-C once more ends the waiting") == 1
+    assert capsys.readouterr().err.count("Ctrl-C once more ends that, too") == 1
 
 
 def test_funding_ends_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +212,7 @@ def test_funding_ends_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> 
 
     def settle(_: Stack, some: list[Any], __: float) -> None:
         funded.append(len(some))
-        passing.sleep(20)
+        passing.now_s += 20
 
     monkeypatch.setattr("wakala.wallets.settle", settle)
     clock = Clock(passing.now, passing.sleep)

@@ -1,23 +1,23 @@
 """`replay`: traffic of a shape through the deployed stack, and what it measured."""
 
 import json as json_text
+import os
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from cyclopts import Parameter
-from rich.console import Group, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from wakala import replay_account, replay_books, replay_run
+from wakala import replay_account, replay_books, replay_run, replay_view
 from wakala.desk import REAL, Clock
-from wakala.measures import Asked, Measures, Units
+from wakala.measures import Asked, Measures, Replayed, Units
 from wakala.options import LOCAL, Json, On
-from wakala.output import Problem, coloured, problem, progress, progress_bar, show, step, table
+from wakala.output import Problem, problem, progress, progress_bar, show, step
 from wakala.replay_account import Account
 from wakala.replay_books import Books
 from wakala.replay_run import Outcome
@@ -33,7 +33,7 @@ NUMBER_MOST = 50_000
 """Whose every log line is read again: some minutes' work."""
 RATE_LEAST, RATE_MOST = 0.1, 1_000.0
 MINUTES_LEAST, MINUTES_MOST = 0.1, 50.0
-"""An agent's token lasts an hour, and is asked for once."""
+"""An agent's token lasts an hour, and is asked for once, when the wallets are funded."""
 SEED_MOST = 10**9
 SHARES = Shares()
 WRONG_SHOWN = 10
@@ -62,7 +62,9 @@ class Load:
         SHARES.overdrafts
     )
     refunds: Annotated[float, Parameter(help="The part that is given back.")] = SHARES.refunds
-    minutes_max: Annotated[float, Parameter(help="When it ends, whatever is open.")] = 10.0
+    minutes_max: Annotated[
+        float, Parameter(help="When it ends, whatever is open; funding before it has as long.")
+    ] = 10.0
 
     def asked(self) -> Asked:
         """What is to be replayed. Problem for what cannot be."""
@@ -103,10 +105,10 @@ class Report:
     ] = None
 
     def baseline(self) -> Mapping[str, Any] | None:
-        """The JSON of the benchmark. Problem where it, or a file's folder, is not there."""
+        """The JSON of the benchmark. Problem where it cannot be read, or a file not be written."""
         for name, file in (("--html", self.html), ("--plot", self.plot)):
-            if file is not None and not file.absolute().parent.is_dir():
-                raise Problem(f"{name} {file}: there is no such folder")
+            if file is not None:
+                _require_writable(name, file)
         if self.bench is None:
             return None
         if self.html is None and self.plot is None:
@@ -119,19 +121,6 @@ class Report:
 
         read_baseline(read)  # before minutes of replay, not after
         return cast("Mapping[str, Any]", read)
-
-
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    """What a replay measured; in `broken`, a line each, what should not be.
-
-    `is_whole`: the functions' lines told of everything; else units and calls are too few.
-    """
-
-    measures: Measures
-    broken: tuple[str, ...]
-    is_whole: bool
-    by_hand: bool
 
 
 LOAD, REPORT = Load(), Report()
@@ -162,123 +151,96 @@ def command(
 
     region = report.price_region or stack.region
     prices = price.read_prices(report.prices or price.BUNDLED, region)
-    replayed = replay(stack, asked, load.minutes_max * 60, REAL)
-    costs = price.costs(replayed.measures.usage, prices)
-    show(json, view(replayed, costs), lambda: render(replayed.measures, costs))
+    try:
+        replayed = replay(stack, asked, load.minutes_max * 60, REAL)
+    except KeyboardInterrupt:
+        progress.print(f"interrupted: with --seed {asked.seed} the same goes on, counting once")
+        raise SystemExit(INTERRUPTED) from None
+    measures = replayed.measures
+    costs = price.costs(measures.usage, prices) if measures.usage else ()
+    _tell(replayed, costs, json=json)
     if report.html is not None:
-        replay_report.write_html(replayed.measures, costs, bench, report.html)
+        replay_report.write_html(measures, costs, bench, report.html)
     if report.plot is not None:
-        replay_report.write_plot(replayed.measures, bench, report.plot)
-    if not replayed.is_whole:
-        note = "some of the functions' lines did not come: calls, units and prices are too low"
-        progress.print(f"[yellow]note:[/] {note}", soft_wrap=True)
-    for line in replayed.broken:
-        problem(line)
+        replay_report.write_plot(measures, bench, report.plot)
     if replayed.by_hand:
         raise SystemExit(INTERRUPTED)
     if replayed.broken:
         raise SystemExit(1)
 
 
+def _tell(replayed: Replayed, costs: Sequence["Cost"], *, json: bool) -> None:
+    """Show what was measured, and what is wrong with it."""
+    told = replay_view.view(replayed, costs)
+    show(json, told, lambda: replay_view.render(replayed.measures, costs))
+    for note in replay_view.notes(replayed):
+        progress.print(f"[yellow]note:[/] {note}", soft_wrap=True)
+    for line in replayed.broken:
+        problem(line)
+
+
 def replay(stack: Stack, asked: Asked, seconds_max: float, clock: Clock) -> Replayed:
     """Prepare agents and wallets, send the traffic, follow it to its end, and measure."""
     traffic = _traffic(asked)
     progress.print(f"--seed {asked.seed}: the same again sends what is not sent yet", style="dim")
-    apis, own = _prepare(stack, traffic, clock)
+    apis, own = _prepare(stack, traffic, clock, seconds_max)
     started_ms = _now_ms()
     with _bars(traffic) as told, replay_run.Sampler(stack, clock) as sampler:
-        run = replay_run.Run(stack, traffic, apis, clock, seconds_max, told)
+        run = replay_run.Run(stack, traffic, apis, clock, seconds_max, started_ms, told)
         outcome = run.until_the_end()
     with progress_bar("reading the books", len({row.phone for row in outcome.rows.values()})) as at:
         books = replay_books.read_books(stack, traffic, outcome, at)
     with step("The account") as done:
-        account, units = _account(stack, started_ms, outcome, own, clock)
-        done.note = f"units told by {units[0].told_by}"
-    transactions = max(1, len(outcome.rows))
-    measures = Measures(
+        told_of = _account(stack, started_ms, outcome, own, clock)
+        done.note = f"units told by {told_of[1][0].told_by}"
+    measures = _measures(stack, asked, started_ms, outcome, books, told_of)
+    return Replayed(
+        replace(measures, depths=tuple(sampler.depths)),
+        _broken(outcome, books, len(traffic.sent)),
+        replay_account.is_whole(told_of[0], outcome),
+        outcome.by_hand,
+    )
+
+
+def _measures(
+    stack: Stack,
+    asked: Asked,
+    started_ms: int,
+    outcome: Outcome,
+    books: Books,
+    told_of: tuple[Account, tuple[Units, ...]],
+) -> Measures:
+    """All but the dead letters. What costs is divided by what this run brought, or is empty."""
+    account, units = told_of
+    accepted, new = outcome.rows.keys() | outcome.open, len(outcome.new)
+    usage = replay_account.usage(account, units, new, outcome.seconds) if new else {}
+    return Measures(
         stack=stack.name,
         region=stack.region,
         local=stack.local,
         started_at_ms=started_ms,
         seconds=outcome.seconds,
         asked=asked,
+        rate_reached=_rate_reached(asked, outcome),
         interrupted=outcome.interrupted,
         requests=outcome.requests,
-        transactions=len(outcome.rows),
+        transactions=len(accepted),
+        accepted_before=len(accepted - outcome.new),
         statuses=_statuses(outcome),
         duplicates=books.duplicates,
-        latency=replay_books.latency(books.decided_ms),
-        depths=tuple(sampler.depths),
-        units=units,
+        latency=replay_books.latency(books.settled_ms),
+        depths=(),
+        units=units if new else (),
         contention_retries=account.counted["ContentionRetries"],
-        calls=replay_account.calls_each(account, transactions),
-        usage=replay_account.usage(account, units, transactions, outcome.seconds),
-    )
-    return Replayed(
-        measures,
-        _broken(outcome, books, len(traffic.sent)),
-        replay_account.is_whole(account, outcome),
-        outcome.by_hand,
+        calls=replay_account.calls_each(account, new) if new else {},
+        usage=usage,
     )
 
 
-def view(replayed: Replayed, costs: Sequence["Cost"]) -> dict[str, Any]:
-    """What scripts get: `measures` as they are, names in camelCase."""
-    measures = _camel_case(asdict(replayed.measures))
-    # Names of what was counted are no members of ours, and stay as they are.
-    for name in ("requests", "statuses", "calls", "usage"):
-        measures[name] = dict(getattr(replayed.measures, name))
-    return {
-        "ok": not replayed.broken,
-        "broken": list(replayed.broken),
-        "whole": replayed.is_whole,
-        "measures": measures | {"duplicatesPerMillion": replayed.measures.duplicates_per_million},
-        "costs": [cost.view() for cost in costs],
-    }
-
-
-def render(measures: Measures, costs: Sequence["Cost"]) -> RenderableType:
-    """What a person gets."""
-    from wakala.price import total
-
-    facts = table("", "")
-    facts.show_header = False
-    for name, words in _facts(measures):
-        facts.add_row(name, words)
-    units = table("a million transactions", "write units", "read units", right=_NUMBERS)
-    for each in measures.units:
-        units.add_row(each.resource, f"{each.written:,.0f}", f"{each.read:,.0f}")
-    calls = table("AWS calls of a transaction", "calls", right=_NUMBERS)
-    for name, number in measures.calls.items():
-        calls.add_row(name, f"{number:,.3f}")
-    price = table("price of a million", "dollars", right=_NUMBERS)
-    for cost in costs:
-        price.add_row(cost.service, f"{cost.dollars:,.2f}")
-    price.add_row("all", f"{total(costs):,.2f}")
-    return Group("", facts, "", units, "", calls, "", price)
-
-
-_NUMBERS = frozenset({"write units", "read units", "calls", "dollars"})
-
-
-def _facts(measures: Measures) -> Iterator[tuple[str, str]]:
-    asked, latency = measures.asked, measures.latency
-    yield "replayed", f"{asked.shape}, seed {asked.seed}, {measures.seconds:,.1f} s"
-    if measures.interrupted:
-        yield "", coloured("interrupted")
-    yield "requests", _listed(measures.requests)
-    yield "transactions", f"{measures.transactions:,}: {_listed(measures.statuses)}"
-    yield "duplicate debits", f"{measures.duplicates_per_million:,.0f} of a million"
-    if latency is None:
-        yield "settled after", "nothing was settled"
-    else:
-        quantiles = {"p50": latency.p50_ms, "p95": latency.p95_ms, "p99": latency.p99_ms}
-        words = [f"{name} {ms:,.0f} ms" for name, ms in quantiles.items()]
-        yield "settled after", ", ".join([*words, f"at most {latency.max_ms:,.0f} ms"])
-    depth = max((each.letters for each in measures.depths), default=0)
-    oldest_s = max((each.oldest_s for each in measures.depths), default=0.0)
-    yield "dead letters", f"at most {depth:,} at a time, the oldest {oldest_s:,.1f} s old"
-    yield "waits for a wallet", f"{measures.contention_retries:,.0f}"
+def _rate_reached(asked: Asked, outcome: Outcome) -> float:
+    """Debits a second, in the time that they were planned for and that the last one was late."""
+    planned_s = outcome.debits / asked.rate
+    return outcome.debits / (planned_s + outcome.late_s) if outcome.debits else 0.0
 
 
 def _open(on: On) -> Stack:
@@ -293,19 +255,24 @@ def _traffic(asked: Asked) -> Traffic:
     return make_traffic(shape, asked.number, seed=asked.seed, shares=shares, rate=asked.rate)
 
 
-def _prepare(stack: Stack, traffic: Traffic, clock: Clock) -> tuple[replay_run.Apis, Account]:
-    """Agents and wallets, ready; and what this command itself will have read from now on."""
+def _prepare(
+    stack: Stack, traffic: Traffic, clock: Clock, seconds_max: float
+) -> tuple[replay_run.Apis, Account]:
+    """Wallets and agents, ready; and what this command itself will have read from now on.
+
+    Wallets are first, as many take a good part of the hour that an agent's token lasts.
+    """
     began_ms = _now_ms()
+    with step("Wallets") as done:
+        replay_run.fund(stack, traffic, clock, seconds_max)
+        done.note = f"{len(traffic.openings):,} funded"
     with step("Agents") as done:
         apis = replay_run.open_apis(stack, traffic)
-        done.note = f"{len(apis)} enrolled, their apps open"
-    with step("Wallets") as done:
-        replay_run.fund(stack, traffic)
         # What funding causes must not be taken for the replay's.
         replay_account.await_account(stack, began_ms, lambda _: True, clock)
         if not stack.local:  # CloudWatch counts whole minutes, so a replay begins with one
             clock.sleep(60 - time.time() % 60)
-        done.note = f"{len(traffic.openings):,} funded"
+        done.note = f"{len(apis)} enrolled, their apps open"
     own = Account()
     calls.watched(stack.dynamodb, own.consume)
     return apis, own
@@ -315,7 +282,7 @@ def _account(
     stack: Stack, started_ms: int, outcome: Outcome, own: Account, clock: Clock
 ) -> tuple[Account, tuple[Units, ...]]:
     """What the functions did, and the units of a million transactions."""
-    transactions = max(1, len(outcome.rows))
+    transactions = max(1, len(outcome.new))
     account = replay_account.await_account(
         stack, started_ms, lambda found: replay_account.is_whole(found, outcome), clock
     )
@@ -336,7 +303,8 @@ def _statuses(outcome: Outcome) -> dict[str, int]:
     for row in outcome.rows.values():
         name = f"failed: {row.reason}" if row.status is Status.FAILED else row.status.value
         counted[name] = counted.get(name, 0) + 1
-    return counted
+    unseen = len(outcome.open - outcome.rows.keys())
+    return counted | ({"not looked at": unseen} if unseen else {})
 
 
 def _broken(outcome: Outcome, books: Books, to_send: int) -> tuple[str, ...]:
@@ -346,9 +314,11 @@ def _broken(outcome: Outcome, books: Books, to_send: int) -> tuple[str, ...]:
     if len(books.wrong) > WRONG_SHOWN:
         lines.append(f"{len(books.wrong) - WRONG_SHOWN:,} wallets more hold what they should not")
     if books.duplicates:
-        lines.append(f"{books.duplicates:,} debits were posted more than once")
+        lines.append(f"{books.duplicates:,} debits took their money more than once")
     if outcome.open and not outcome.by_hand:
         lines.append(f"{len(outcome.open):,} transactions have not ended: look at `wakala info`")
+    if outcome.unseen is not None:
+        lines.append(f"the last look at the transactions failed: {outcome.unseen}")
     if outcome.interrupted and not outcome.by_hand:
         lines.append(f"the time was over: {sent:,} of {to_send:,} were sent")
     lines += [
@@ -384,26 +354,20 @@ def _bars(traffic: Traffic) -> Iterator[Any]:
 
 def _require(name: str, value: float, least: float, most: float) -> None:
     if not least <= value <= most:
-        raise Problem(f"{name} {value:g}: {least:g} to {most:,g}")
+        shown = value if isinstance(value, int) else f"{value:g}"
+        limit = f"{most:,}" if isinstance(most, int) else f"{most:,g}"
+        raise Problem(f"{name} {shown}: {least:g} to {limit}")
 
 
-def _camel_case(value: Any) -> Any:
-    match value:
-        case dict():
-            return {_camel(name): _camel_case(each) for name, each in value.items()}
-        case list() | tuple():
-            return [_camel_case(each) for each in value]
-        case _:
-            return value
-
-
-def _camel(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(map(str.capitalize, others))
-
-
-def _listed(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{number:,} {word}" for word, number in counts.items() if number) or "none"
+def _require_writable(name: str, file: Path) -> None:
+    """Told before minutes of replay, not after; nothing is written yet."""
+    folder = file.absolute().parent
+    if not folder.is_dir():
+        raise Problem(f"{name} {file}: there is no such folder")
+    if file.is_dir():
+        raise Problem(f"{name} {file}: is a folder")
+    if not os.access(file if file.exists() else folder, os.W_OK):
+        raise Problem(f"{name} {file}: may not be written")
 
 
 def _now_ms() -> int:

@@ -142,7 +142,7 @@ def is_whole(account: Account, outcome: Outcome) -> bool:
     return (
         account.calls["ingest", "dynamodb.PutItem"]
         >= asked.get("accepted", 0) + asked.get("replayed", 0)
-        and counted["TransactionsSynced"] + refused >= outcome.new - unknown
+        and counted["TransactionsSynced"] + refused >= len(outcome.new) - unknown
         and counted["DeadLetters"] + counted["LettersSuppressed"] >= refused
         and counted["RefundsCompleted"] >= asked.get("refunds", 0) - unknown
     )

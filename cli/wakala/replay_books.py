@@ -29,13 +29,14 @@ DEBITED = frozenset({Status.SYNCED, Status.PARTIALLY_REFUNDED, Status.REFUNDED})
 class Books:
     """What was read of a replay's wallets.
 
-    `duplicates`: posted debits of a transaction beyond its first. `decided_ms`: from acceptance to
-    the entry, for each transaction that has one. `wrong`: a line for each wallet whose balance is
-    not what was put in, less what was debited, and with what was given back.
+    `duplicates`: posted debits of a transaction beyond its first, and the fewest that come to what
+    a wallet lacks. `settled_ms`: from acceptance to the entry, for each transaction that this run
+    brought and that was posted. `wrong`: a line for each wallet whose balance is not what was put
+    in, less what was debited, and with what was given back.
     """
 
     duplicates: int
-    decided_ms: tuple[int, ...]
+    settled_ms: tuple[int, ...]
     wrong: tuple[str, ...]
 
 
@@ -47,29 +48,36 @@ def read_books(
     for id_, row in outcome.rows.items():
         by_phone.setdefault(row.phone, {})[id_] = row
     posted: Counter[TransactionId] = Counter()
-    decided_ms: list[int] = []
+    duplicates = 0
+    settled_ms: list[int] = []
     wrong: list[str] = []
     for phone, rows in by_phone.items():
         entries = _entries(stack, Phone(phone))
         for entry in entries:
             id_ = entry.actor, entry.reference
-            if entry.kind == "debit" and id_ in outcome.rows:
-                posted[id_] += isinstance(entry.outcome, Posted)
-                decided_ms.append(entry.created_at_ms - outcome.rows[id_].created_at_ms)
+            is_debit = entry.kind == "debit" and isinstance(entry.outcome, Posted)
+            if is_debit and id_ in outcome.rows:
+                posted[id_] += 1
+                if id_ in outcome.new:
+                    settled_ms.append(entry.created_at_ms - outcome.rows[id_].created_at_ms)
         if all(row.status in ENDS for row in rows.values()):
             own = rows.keys() | {(SOURCE, traffic.name)}
             expected = traffic.openings[phone] + _moved(rows.values()) + _by_others(entries, own)
-            wrong += _wrong(stack, Phone(phone), expected)
+            found = _balance(stack, Phone(phone))
+            # A debit whose entry is there once may still have taken its money twice.
+            most = max(row.amount_minor for row in rows.values())
+            duplicates += max(0, -((found - expected) // most))
+            wrong += _wrong(Phone(phone), found, expected)
         advance(1)
-    duplicates = sum(number - 1 for number in posted.values() if number > 1)
-    return Books(duplicates, tuple(decided_ms), tuple(wrong))
+    duplicates += sum(number - 1 for number in posted.values() if number > 1)
+    return Books(duplicates, tuple(settled_ms), tuple(wrong))
 
 
-def latency(decided_ms: Sequence[int]) -> Latency | None:
+def latency(settled_ms: Sequence[int]) -> Latency | None:
     """Their quantiles, by nearest rank, and their histogram; None where there is nothing."""
-    if not decided_ms:
+    if not settled_ms:
         return None
-    ranked = sorted(float(each) for each in decided_ms)
+    ranked = sorted(float(each) for each in settled_ms)
     p50, p95, p99 = (ranked[math.ceil(len(ranked) * q / 100) - 1] for q in (50, 95, 99))
     return Latency(len(ranked), p50, p95, p99, ranked[-1], _bins(ranked))
 
@@ -110,9 +118,12 @@ def _by_others(entries: Iterable[Entry], own: Set[TransactionId]) -> int:
     )
 
 
-def _wrong(stack: Stack, phone: Phone, expected: int) -> list[str]:
+def _balance(stack: Stack, phone: Phone) -> int:
     wallet = wallets.find(stack, phone)
-    found = 0 if wallet is None else wallet.balance_minor
+    return 0 if wallet is None else wallet.balance_minor
+
+
+def _wrong(phone: Phone, found: int, expected: int) -> list[str]:
     if found == expected:
         return []
     return [f"the wallet {wallets.masked(phone)} holds {found:,} and should hold {expected:,}"]

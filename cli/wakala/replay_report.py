@@ -93,14 +93,21 @@ def _head(measures: Measures) -> str:
         f"Stack {measures.stack}, on {where}",
         f"{began:%Y-%m-%d %H:%M:%S} UTC, took {plots.duration(1_000 * measures.seconds)}",
         f"seed {asked.seed}",
+        f"debits: {measures.rates()}",
     )
     notices = []
+    if measures.accepted_before:
+        notices.append(
+            f"{_count(measures.accepted_before, 'transaction')} of {measures.transactions:,} had"
+            " been accepted before this run: latency, calls, units and price are of the others."
+        )
     if measures.interrupted:
         notices.append("It was interrupted: less was sent than was asked. All below is of that.")
     if measures.local:
         notices.append(
             "A local emulator answered, so the times below are this machine's and say nothing of"
-            " AWS. What holds there too: ratios within one run, calls, and units."
+            " AWS; so are the GB-seconds in the price. What holds there too: ratios within one"
+            " run, units, and calls as its groups fell."
         )
     return f"""<header>
 <p class="kind">Wakala replay</p>
@@ -116,7 +123,7 @@ def _measures(measures: Measures) -> str:
     duplicates = _card("Duplicate debits a million", NOTHING, "No transaction was accepted")
     if measures.transactions:
         among = _count(measures.transactions, "transaction")
-        words = f"{measures.duplicates:,} beyond the first of {among}, counted in the ledger"
+        words = f"{measures.duplicates:,} beyond the first of {among}, by entries and balances"
         kind = "bad" if measures.duplicates else "good"
         number = _number(measures.duplicates_per_million)
         duplicates = _card("Duplicate debits a million", number, words, kind)
@@ -160,8 +167,9 @@ def _price_and_work(measures: Measures, costs: Sequence[Cost]) -> str:
 
 def _latency(latency: Latency | None) -> str:
     note = (
-        "From acceptance to the ledger's entry, by the servers' clocks. Time is on a logarithmic"
-        " axis."
+        "From acceptance to the ledger's entry, by the servers' clocks, of what was posted. An"
+        " entry is dated as it is written, so the round trip of its own commit is not in it. Time"
+        " is on a logarithmic axis."
     )
     if latency is None:
         return _section("Settle latency", note, _quiet("Nothing has settled."))
@@ -174,7 +182,11 @@ def _latency(latency: Latency | None) -> str:
 
 
 def _letters(measures: Measures) -> str:
-    note = "Transactions that a person or a retry must still bring to an end, as time went by."
+    note = (
+        "Transactions that a person or a retry must still bring to an end, as time went by: open"
+        " letters, and messages that wait in the queues of what failed. A refusal's letter is filed"
+        " and closed at once, so it is not among them; nor is a message while it is being read."
+    )
     depths = measures.depths
     if not depths:
         return _section("Dead letters", note, _quiet("Nobody has looked."))
@@ -223,7 +235,9 @@ def _costs(costs: Sequence[Cost]) -> str:
         return _section("Price", "", _quiet("Nothing is priced."))
     note = (
         f"A million transactions at list prices of {costs[0].region}, {costs[0].date}: the first"
-        " tier, no free tier, no tax. Parts are added as they are and rounded when they are shown."
+        " tier, no free tier, no tax. Not in it: X-Ray, the pollers' receives of empty queues,"
+        " alarms, storage and its copies for recovery, sign-ins of Cognito. Parts are added as they"
+        " are and rounded when they are shown."
     )
     rows = []
     for cost in costs:
@@ -243,7 +257,7 @@ def _baseline(baseline: Baseline) -> str:
         "One seeded load through the article's algorithm, a naive one and ours, on one emulator, in"
         f" turns: {_count(baseline.number, 'debit')} a load, {_count(baseline.rounds, 'round')},"
         f" seed {baseline.seed}; medians. Times are that emulator's, so only their ratios count;"
-        " calls and units hold on AWS."
+        " units hold on AWS, and calls where batches come as full as the benchmark's."
     )
     metrics = (plots.PER_SECOND, plots.CALLS, plots.WRITES, plots.DUPLICATES)
     drawn = "".join(

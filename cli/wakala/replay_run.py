@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import batched, groupby
+from itertools import batched, groupby, islice
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -14,7 +14,7 @@ from wakala import agents, wallets
 from wakala.desk import Clock, Desk
 from wakala.info import COUNTED_MAX, DEAD_LETTERS
 from wakala.measures import Depth
-from wakala.output import Problem, progress_bar
+from wakala.output import Problem, progress, progress_bar
 from wakala.stack import Stack
 from wakala.traffic import AGENT_COUNT, Sent, Traffic
 from wakala.transactions import AgentApi, Answer, Document
@@ -51,16 +51,20 @@ type Apis = Mapping[str, AgentApi]
 class Outcome:
     """What has become of a replay.
 
-    `requests` by their answer, `new` of them accepted for the first time; `rows` of what the API
-    accepted, as they were seen last; `open` has those that have not come to their end.
+    `requests` by their answer; `rows` of what the API accepted, as they were seen last, `new` those
+    that it had not accepted before this run; `open` has those that have not come to their end, and
+    `unseen` why the last look at them failed. `debits` were sent, the last `late_s` after its time.
     `interrupted`: less was sent than there was to send; `by_hand`: a person wanted that, or not to
     wait.
     """
 
     requests: Mapping[str, int]
     rows: Mapping[TransactionId, OfflineTransaction]
+    new: frozenset[TransactionId]
     open: frozenset[TransactionId]
-    new: int
+    unseen: str | None
+    debits: int
+    late_s: float
     interrupted: bool
     by_hand: bool
     seconds: float
@@ -80,14 +84,23 @@ def open_apis(stack: Stack, traffic: Traffic) -> dict[str, AgentApi]:
         return dict(zip(names, pool.map(opened, names), strict=True))
 
 
-def fund(stack: Stack, traffic: Traffic) -> None:
-    """Every wallet holds what it is to hold first; once for this traffic, however often asked."""
+def fund(stack: Stack, traffic: Traffic, clock: Clock, seconds_max: float) -> None:
+    """Every wallet holds what it is to hold first; once for this traffic, however often asked.
+
+    Problem where that takes longer; what is funded by then stays so.
+    """
+    deadline = clock.now() + seconds_max
     requests = [
         wallets.credit(stack, phone, amount, traffic.name, source=SOURCE)
         for phone, amount in traffic.openings.items()
     ]
     with progress_bar("funding", len(requests)) as advance:
         for start in range(0, len(requests), FUNDED_AT_ONCE):
+            if clock.now() > deadline:
+                raise Problem(
+                    f"the time was over: {start:,} of {len(requests):,} wallets were funded; with"
+                    " the same --seed the same command goes on"
+                )
             some = requests[start : start + FUNDED_AT_ONCE]
             wallets.settle(stack, some, FUNDING_SECONDS_MAX)
             advance(len(some))
@@ -160,7 +173,8 @@ class Run:
     """Sends traffic by threads of its own, and follows each transaction to its end.
 
     A first interruption stops the sending, a second one the waiting. `show` hears how many were
-    sent and how many have come to their end.
+    sent and how many have come to their end. `began_ms`: rows that are older were there before,
+    whatever the answer was; one that was lost makes a new row look like a known one.
     """
 
     stack: Stack
@@ -168,11 +182,15 @@ class Run:
     apis: Apis
     clock: Clock
     seconds_max: float
+    began_ms: int
     show: Callable[[int, int], None]
     _wanted: dict[TransactionId, Document] = field(init=False)
     _requests: Counter[str] = field(default_factory=Counter)
     _accepted: set[TransactionId] = field(default_factory=set)
-    _new: int = 0
+    _new: set[TransactionId] = field(default_factory=set)
+    _sent: set[TransactionId] = field(default_factory=set)
+    _late_s: float = 0.0
+    _unseen: str | None = None
     _rows: dict[TransactionId, OfflineTransaction] = field(default_factory=dict)
     _waiting: deque[TransactionId] = field(default_factory=deque)
     _under_way: list[Future[list[Answer]]] = field(default_factory=list)
@@ -200,15 +218,24 @@ class Run:
                         break
                     self._by_hand = True
                     self._stop(due)
+                    progress.print(
+                        "nothing more is sent, what was is followed to its end:"
+                        " Ctrl-C once more ends that, too",
+                        soft_wrap=True,
+                    )
             seconds = self.clock.now() - began_s
             self._stop(due)
         self._gather()
         unsent = len(self.traffic.sent) - sum(self._requests.values())
+        own = {id_ for id_, row in self._rows.items() if row.created_at_ms >= self.began_ms}
         return Outcome(
             requests=dict(self._requests | self._refund_answers()),
             rows=self._rows,
+            new=frozenset(self._new | own),
             open=frozenset(self._waiting),
-            new=self._new,
+            unseen=self._unseen,
+            debits=len(self._sent),
+            late_s=self._late_s,
             interrupted=unsent > 0,
             by_hand=self._by_hand,
             seconds=seconds,
@@ -225,15 +252,16 @@ class Run:
         """Do what is to be done now; whether anything is left."""
         at_s = self.clock.now() - began_s
         while due and due[0][0].at_s <= at_s and len(self._under_way) < 2 * AGENT_COUNT:
-            documents = [each.document for each in due.popleft()]
-            self._under_way.append(pool.submit(self._send, documents))
+            self._under_way.append(pool.submit(self._send, due.popleft(), began_s))
         self._gather()
         if self._waiting and self.clock.now() - self._looked_s >= LOOK_SECONDS:
             self._look(pool)
         self.show(sum(self._requests.values()), len(self._accepted) - len(self._waiting))
         return bool(due or self._under_way or self._waiting)
 
-    def _send(self, documents: list[Document]) -> list[Answer]:
+    def _send(self, together: list[Sent], began_s: float) -> list[Answer]:
+        documents = [each.document for each in together]
+        self._late_s = self.clock.now() - began_s - together[0].at_s
         api = self.apis[documents[0]["agentId"]]
         try:
             if len(documents) > 1:
@@ -248,18 +276,30 @@ class Run:
             self._under_way.remove(request)
             for answer in [] if request.cancelled() else request.result():
                 self._requests[answer.outcome] += 1
-                self._new += answer.outcome == "accepted"
-                if answer.accepted and _id(answer.sent) not in self._accepted:
-                    self._accepted.add(_id(answer.sent))
-                    self._waiting.append(_id(answer.sent))
+                id_ = _id(answer.sent)
+                self._sent.add(id_)
+                if answer.outcome == "accepted":
+                    self._new.add(id_)
+                if answer.accepted and id_ not in self._accepted:
+                    self._accepted.add(id_)
+                    self._waiting.append(id_)
 
     def _look(self, pool: ThreadPoolExecutor) -> None:
-        """Look at those that wait longest; the others of them go to the back."""
-        asked = [self._waiting.popleft() for _ in range(min(LOOK_ROWS, len(self._waiting)))]
-        seen = {_row_id(row): row for row in read_rows(self.stack, asked)}
+        """Look at those that wait longest; the others of them go to the back.
+
+        They wait until they were seen: a look may be interrupted, or fail and be taken again later.
+        """
+        asked = list(islice(self._waiting, LOOK_ROWS))
+        try:
+            seen = {_row_id(row): row for row in read_rows(self.stack, asked)}
+        except (BotoCoreError, ClientError) as error:
+            self._unseen = str(error)
+            self._looked_s = self.clock.now()
+            return
+        self._unseen = None
         self._rows |= seen
         left = [each for each in asked if each not in seen or not self._ended(seen[each], pool)]
-        self._waiting.extend(left)
+        self._waiting = deque([*islice(self._waiting, len(asked), None), *left])
         if left:
             self._looked_s = self.clock.now()
 

@@ -104,13 +104,15 @@ def make_traffic(
                 "idempotencyKey": f"{name}-{n:07d}",
             }
         )
-    sent = _with_duplicates(_reordered(debits, shares.reorders, chance), shares.duplicates, chance)
-    moments = _moments(shape, len(sent), number / rate)
+    order = _reordered(number, shares.reorders, chance)
+    placed = _with_duplicates(order, shares.duplicates, chance)
+    timed = zip(_moments(shape, placed, number / rate), placed, strict=True)
+    sent = [Sent(at_s, debits[each.debit], each.repeated) for at_s, each in timed]
     covered = [each for each in debits if each["amount"] <= openings[each["phone"]]]
     return Traffic(
         name,
         openings,
-        tuple(Sent(at_s, *each) for at_s, each in zip(moments, sent, strict=True)),
+        tuple(sorted(sent, key=lambda each: each.at_s)),
         tuple(each for each in covered if chance.random() < shares.refunds),
     )
 
@@ -137,41 +139,56 @@ def _phones(shape: Shape, number: int, chance: random.Random) -> list[str]:
             return [chance.choice(busy) if chance.random() < MONTH_END_BUSY else p for p in own]
 
 
-def _reordered(debits: Sequence[Document], part: float, chance: random.Random) -> list[Document]:
-    order = list(debits)
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """Which debit is sent, by its number, and where in the order: a debit is one place."""
+
+    place: float
+    debit: int
+    repeated: bool
+
+
+def _reordered(number: int, part: float, chance: random.Random) -> list[int]:
+    order = list(range(number))
     for n in range(len(order) - 1):
         if chance.random() < part:
             order[n], order[n + 1] = order[n + 1], order[n]
     return order
 
 
-def _with_duplicates(
-    debits: Sequence[Document], part: float, chance: random.Random
-) -> list[tuple[Document, bool]]:
+def _with_duplicates(order: Sequence[int], part: float, chance: random.Random) -> list[_Placed]:
     """Each repetition some places after what it repeats, as after a time-out."""
-    places = [(n + 0.0, debit, False) for n, debit in enumerate(debits)]
-    places += [
-        (n + chance.uniform(0.5, 40), debit, True)
-        for n, debit in enumerate(debits)
+    placed = [_Placed(place, debit, repeated=False) for place, debit in enumerate(order)]
+    placed += [
+        _Placed(place + chance.uniform(0.5, 40), debit, repeated=True)
+        for place, debit in enumerate(order)
         if chance.random() < part
     ]
-    return [(debit, again) for _, debit, again in sorted(places, key=lambda each: each[0])]
+    return sorted(placed, key=lambda each: each.place)
 
 
 _MONTH_END = [*(0.3 + n / 60 for n in range(60)), *[4.0] * 10, *(1.3 - n / 30 for n in range(30))]
 """How busy each hundredth of a month-end is: a ramp, a spike of a tenth of the time, an evening."""
 
 
-def _moments(shape: Shape, number: int, seconds: float) -> list[float]:
+def _moments(shape: Shape, placed: Sequence[_Placed], seconds: float) -> list[float]:
     """When each is sent; a branch's ten at once, as an office that comes online sends them."""
+    number = len(placed)
     match shape:
         case Shape.BRANCH:
-            return [n // BRANCH_DEBITS * BRANCH_DEBITS / number * seconds for n in range(number)]
+            debits = sum(not each.repeated for each in placed)
+            return [_office_moment(each, debits) / debits * seconds for each in placed]
         case Shape.MONTH_END:
             until = list(itertools.accumulate(_MONTH_END, initial=0.0))
             return [_at(until, n / number * until[-1]) * seconds for n in range(number)]
         case _:
             return [n / number * seconds for n in range(number)]
+
+
+def _office_moment(each: _Placed, debits: int) -> float:
+    """In debits before it: all of an office at once, and a repetition alone, some time later."""
+    office = float(each.debit // BRANCH_DEBITS * BRANCH_DEBITS)
+    return max(office, min(each.place, debits)) if each.repeated else office
 
 
 def _at(until: Sequence[float], done: float) -> float:

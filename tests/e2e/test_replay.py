@@ -94,11 +94,12 @@ def test_every_request_and_every_end_is_what_the_seed_says(replayed: Replayed) -
     assert measures["asked"]["seed"] == replayed.seed
 
 
-def test_all_that_was_decided_has_a_latency_and_the_dead_letters_were_looked_at(
+def test_all_that_was_posted_has_a_latency_and_the_dead_letters_were_looked_at(
     replayed: Replayed,
 ) -> None:
     latency, depths = replayed.measures["latency"], replayed.measures["depths"]
-    assert latency["count"] == sum(count for _, count in latency["bins"]) == NUMBER
+    posted = NUMBER - replayed.refused
+    assert latency["count"] == sum(count for _, count in latency["bins"]) == posted
     assert 0 < latency["p50Ms"] <= latency["p95Ms"] <= latency["p99Ms"] <= latency["maxMs"]
     moments = [each["atS"] for each in depths]
     assert moments == sorted({*moments})
@@ -142,6 +143,10 @@ def test_what_is_billed_is_counted(replayed: Replayed) -> None:
 
 
 def test_the_same_seed_again_is_all_replays_and_moves_no_money(replayed: Replayed) -> None:
-    measures = replay(replayed.seed)["measures"]
+    told = replay(replayed.seed)
+    measures = told["measures"]
     assert measures["requests"] == {"replayed": len(replayed.traffic.sent)}
+    assert measures["acceptedBefore"] == measures["transactions"] == NUMBER
+    assert (measures["calls"], measures["units"], measures["usage"]) == ({}, [], {})
+    assert (measures["latency"], told["costs"]) == (None, [])
     assert measures["statuses"] == replayed.measures["statuses"]

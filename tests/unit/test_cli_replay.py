@@ -2,6 +2,7 @@
 
 import json
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -11,12 +12,13 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from botocore.exceptions import ClientError
 
 import wakala
-from tests.fakes.replayed import Bank, Logs, Time, accepted, apis_of, settled, stack_of
-from wakala import main, options, replay, replay_account
+from tests.fakes.replayed import NOW_MS, Bank, Logs, Time, accepted, apis_of, settled, stack_of
+from wakala import main, options, replay, replay_account, replay_run, replay_view
 from wakala.desk import REAL, Clock
-from wakala.measures import Asked, Depth, Latency, Measures, Units
+from wakala.measures import Asked, Depth, Latency, Measures, Replayed, Units
 from wakala.output import Problem
 from wakala.replay_account import Account
 from wakala.replay_books import Books
@@ -34,13 +36,17 @@ def traffic_of(shape: Shape = Shape.UNIFORM, number: int = 30, **shares: float) 
     return make_traffic(shape, number, seed=1, shares=replace(PLAIN, **shares), rate=1_000)
 
 
-def run_of(bank: Bank, traffic: Traffic, clock: Clock = REAL, seconds_max: float = 30.0) -> Run:
-    """A replay on that bank."""
+def run_of(
+    bank: Bank,
+    traffic: Traffic,
+    clock: Clock = REAL,
+    seconds_max: float = 30.0,
+    began_ms: int = NOW_MS + 1,
+) -> Run:
+    """A replay on that bank, whose rows look older than it is if nothing else is said."""
     agents = sorted({each.document["agentId"] for each in traffic.sent})
     stack = stack_of(dynamodb=bank)
-    return Run(
-        stack, traffic, apis_of(bank, agents), clock, seconds_max, lambda _sent, _ended: None
-    )
+    return Run(stack, traffic, apis_of(bank, agents), clock, seconds_max, began_ms, lambda *_: None)
 
 
 def ids(traffic: Traffic) -> set[tuple[str, str]]:
@@ -72,7 +78,8 @@ def test_everything_is_sent_once_a_duplicate_twice_and_all_is_followed_to_its_en
     assert outcome.requests == {"accepted": 30, "replayed": again}
     assert outcome.rows.keys() == bank.rows.keys() == ids(traffic)
     assert {row.status for row in outcome.rows.values()} == {Status.SYNCED}
-    assert (outcome.open, outcome.new, outcome.interrupted) == (frozenset(), 30, False)
+    assert outcome.new == ids(traffic)
+    assert (outcome.open, outcome.interrupted) == (frozenset(), False)
 
 
 def test_an_office_sends_its_ten_as_one_batch_and_others_one_by_one() -> None:
@@ -118,6 +125,119 @@ def test_a_second_ctrl_c_stops_the_waiting() -> None:
     outcome = run_of(bank, traffic, Clock(time.monotonic, clock.sleep)).until_the_end()
     assert clock.pressed == 2
     assert (len(outcome.open), outcome.interrupted, outcome.by_hand) == (5, False, True)
+
+
+def test_a_ctrl_c_during_a_look_loses_no_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    traffic = traffic_of(number=5)
+    bank = Bank(settled)
+    run = run_of(bank, traffic)
+    asked = []
+
+    def pressed(RequestItems: Any) -> Any:  # noqa: N803
+        asked.append(RequestItems)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bank, "batch_get_item", pressed)
+    outcome = run.until_the_end()
+    assert len(asked) == 2
+    assert outcome.open == bank.rows.keys()
+    assert len(outcome.open) == outcome.requests["accepted"] > 0
+
+
+@pytest.mark.parametrize("failures", [2, 10_000])
+def test_a_look_that_fails_is_taken_again(monkeypatch: pytest.MonkeyPatch, failures: int) -> None:
+    traffic = traffic_of(number=5)
+    bank = Bank(settled)
+    run = run_of(bank, traffic, seconds_max=30 if failures == 2 else 1)
+    look, left = bank.batch_get_item, [failures]
+
+    def throttled(RequestItems: Any) -> Any:  # noqa: N803
+        left[0] -= 1
+        if left[0] >= 0:
+            code = "ProvisionedThroughputExceededException"
+            raise ClientError({"Error": {"Code": code}}, "BatchGetItem")
+        return look(RequestItems)
+
+    monkeypatch.setattr(bank, "batch_get_item", throttled)
+    outcome = run.until_the_end()
+    if failures == 2:
+        assert outcome.rows.keys() == ids(traffic)
+        assert (outcome.open, outcome.unseen) == (frozenset(), None)
+    else:
+        assert outcome.open == ids(traffic)
+        assert not outcome.interrupted
+        assert "ProvisionedThroughputExceeded" in str(outcome.unseen)
+
+
+def test_what_this_run_brought_is_by_the_answer_or_by_the_age_of_the_row() -> None:
+    traffic = traffic_of(number=6)
+    known = traffic.sent[0].document
+    for began_ms in (NOW_MS + 1, NOW_MS):
+        bank = Bank(settled)
+        bank.submit(known)
+        outcome = run_of(bank, traffic, began_ms=began_ms).until_the_end()
+        older = {(known["agentId"], known["idempotencyKey"])} if began_ms > NOW_MS else set()
+        assert outcome.new == ids(traffic) - older
+        assert len(outcome.rows) == 6
+
+
+def test_how_late_the_last_debit_was_is_measured() -> None:
+    """An API that takes a second for each debit: of sixty, the last begins forty seconds late."""
+    passing, lock = Time(), threading.Lock()
+
+    def slow(document: Document) -> Answer:
+        with lock:
+            passing.now_s += 1
+        return Answer(document, 422, {"code": "KEY_REUSED", "retryable": False}, False, 1.0)
+
+    traffic = traffic_of(number=60)
+    bank = Bank(settled, {each.document["idempotencyKey"]: slow for each in traffic.sent})
+    clock = Clock(passing.now, REAL.sleep)
+    outcome = run_of(bank, traffic, clock, seconds_max=1_000).until_the_end()
+    assert outcome.debits == 60
+    assert 39 < outcome.late_s <= 60
+    asked = Asked("uniform", 60, 1_000, 1, {})
+    assert 1 <= replay._rate_reached(asked, outcome) < 60 / 39
+
+
+def test_a_replay_tells_how_to_end_the_waiting(capsys: pytest.CaptureFixture[str]) -> None:
+    bank = Bank(settled)
+    clock = Interrupted(lambda pressed: pressed == 0 and len(bank.rows) >= 3)
+    run_of(bank, traffic_of(), Clock(time.monotonic, clock.sleep)).until_the_end()
+    assert capsys.readouterr().err.count("Ctrl-C once more ends that, too") == 1
+
+
+def test_funding_ends_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    traffic, passing, funded = traffic_of(number=500), Time(), list[int]()
+
+    def settle(_: Stack, some: list[Any], __: float) -> None:
+        funded.append(len(some))
+        passing.now_s += 20
+
+    monkeypatch.setattr("wakala.wallets.settle", settle)
+    clock = Clock(passing.now, passing.sleep)
+    with pytest.raises(Problem, match="400 of 500 wallets were funded; with the same --seed"):
+        replay_run.fund(stack_of(), traffic, clock, 30)
+    assert funded == [200, 200]
+    replay_run.fund(stack_of(), traffic, clock, 60)
+    assert funded[2:] == [200, 200, 100]
+
+
+def test_agents_get_their_tokens_once_the_wallets_are_funded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[str] = []
+
+    def opened(*_: object) -> replay_run.Apis:
+        done.append("opened")
+        return {}
+
+    monkeypatch.setattr(replay_run, "fund", lambda *_: done.append("funded"))
+    monkeypatch.setattr(replay_run, "open_apis", opened)
+    monkeypatch.setattr(replay_account, "await_account", lambda *_: None)
+    monkeypatch.setattr("wallet_ledger.aws.calls.watched", lambda *_: None)
+    replay._prepare(stack_of(dynamodb=None), traffic_of(), REAL, 1)
+    assert done == ["funded", "opened"]
 
 
 def test_what_gets_no_answer_is_unsent_and_what_is_refused_is_no_transaction() -> None:
@@ -184,11 +304,14 @@ def test_a_sample_that_cannot_be_taken_is_left_out(monkeypatch: pytest.MonkeyPat
         ("--rate 0", "error: --rate 0: 0.1 to 1,000"),
         ("--rate nan", "error: --rate nan: 0.1 to 1,000"),
         ("--minutes-max 51", "error: --minutes-max 51: 0.1 to 50"),
-        ("--seed -1", "error: --seed -1: 0 to "),
+        ("--seed -1", "error: --seed -1: 0 to 1,000,000,000"),
+        ("--seed 1000000001", "error: --seed 1000000001: 0 to 1,000,000,000"),
         ("--overdrafts 1.5", "error: --overdrafts 1.5: 0 to 1"),
         ("--number 1000 --rate 1", "error: 1,000 at 1 a second take 16.7 minutes: more than"),
         ("--shape square", 'error: Invalid value "square" for --shape. Choose from'),
         ("--html none/report.html", "error: --html none/report.html: there is no such folder"),
+        ("--html .", "error: --html .: is a folder"),
+        ("--plot .", "error: --plot .: is a folder"),
         ("--bench bench.json", "error: --bench stands in the report: give --html or"),
         ("--plot none/p.svg", "error: --plot none/p.svg: there is no such folder"),
         ("--html r.html --bench /dev/null", "error: --bench /dev/null: cannot be read"),
@@ -238,7 +361,10 @@ def outcome_of(*rows: OfflineTransaction, **others: Any) -> Outcome:
         "requests": {"accepted": len(rows)},
         "rows": by_id,
         "open": frozenset(),
-        "new": len(rows),
+        "new": frozenset(by_id),
+        "unseen": None,
+        "debits": len(rows),
+        "late_s": 0.0,
         "interrupted": False,
         "by_hand": False,
         "seconds": 1.0,
@@ -258,7 +384,7 @@ def test_statuses_are_counted_and_a_refusal_by_its_reason() -> None:
     ("outcome", "books", "line"),
     [
         (outcome_of(row("a")), Books(0, (), ()), None),
-        (outcome_of(row("a")), Books(2, (), ()), "2 debits were posted more than once"),
+        (outcome_of(row("a")), Books(2, (), ()), "2 debits took their money more"),
         (outcome_of(row("a")), Books(0, (), ("the wallet …1",) * 12), "2 wallets more hold"),
         (
             outcome_of(row("a"), open=frozenset({("A", "a")})),
@@ -286,9 +412,11 @@ MEASURES = Measures(
     started_at_ms=1,
     seconds=2.0,
     asked=Asked("branch", 4, 2.0, 7, {"refunds": 0.5}),
+    rate_reached=1.5,
     interrupted=True,
     requests={"accepted": 4, "refundsRefused": 0},
     transactions=4,
+    accepted_before=0,
     statuses={"synced": 3, "failed: WALLET_FROZEN": 1},
     duplicates=1,
     latency=Latency(4, 10, 20, 30, 40, ((50.0, 4),)),
@@ -301,7 +429,7 @@ MEASURES = Measures(
 
 
 def test_a_script_gets_every_measure_and_names_of_what_was_counted_as_they_are() -> None:
-    seen = replay.view(replay.Replayed(MEASURES, ("a line",), is_whole=False, by_hand=True), [])
+    seen = replay_view.view(Replayed(MEASURES, ("a line",), is_whole=False, by_hand=True), [])
     assert (seen["ok"], seen["broken"], seen["costs"]) == (False, ["a line"], [])
     assert seen["whole"] is False
     told = seen["measures"]
@@ -355,9 +483,9 @@ def test_measures_are_shown_and_written_whatever_they_are(
 ) -> None:
     asked: list[Any] = []
 
-    def replayed(_: Stack, load: Asked, seconds_max: float, __: Clock) -> replay.Replayed:
+    def replayed(_: Stack, load: Asked, seconds_max: float, __: Clock) -> Replayed:
         asked.append((load, seconds_max))
-        return replay.Replayed(MEASURES, *ends)
+        return Replayed(MEASURES, *ends)
 
     monkeypatch.setattr(replay, "replay", replayed)
     arguments = (
@@ -403,13 +531,66 @@ def test_on_aws_units_are_cloudwatchs_less_what_the_clock_and_the_command_read(
     assert {each.told_by for each in late} == {"the functions' clients"}
 
 
+def test_what_costs_is_divided_by_what_this_run_brought(monkeypatch: pytest.MonkeyPatch) -> None:
+    account = Account(calls=Counter({("ingest", "dynamodb.PutItem"): 3}))
+    told_of = account, (Units("OfflineTx", 1.0, 2.0, "CloudWatch"),)
+    asked, rows = MEASURES.asked, [row(key) for key in "abcd"]
+    resumed = outcome_of(*rows, new=frozenset({("A", "a")}))
+    found = replay._measures(stack_of(), asked, 1, resumed, Books(0, (), ()), told_of)
+    assert (found.transactions, found.accepted_before) == (4, 3)
+    assert found.calls == {"ingest": 3}
+    assert len(found.units) == 1
+    again = outcome_of(*rows, new=frozenset())
+    found = replay._measures(stack_of(), asked, 1, again, Books(0, (), ()), told_of)
+    assert (found.accepted_before, found.calls, found.units, found.usage) == (4, {}, (), {})
+    (note,) = replay_view.notes(Replayed(found, (), is_whole=True, by_hand=False))
+    assert note.startswith("4 transactions were accepted before this run")
+
+
+def test_what_was_accepted_and_never_looked_at_is_a_transaction_too() -> None:
+    outcome = outcome_of(row("a"), open=frozenset({("A", "b")}), new=ids(traffic_of()))
+    assert replay._statuses(outcome) == {"synced": 1, "not looked at": 1}
+
+
+def test_who_interrupts_while_it_prepares_is_told_the_seed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], written: list[Any]
+) -> None:
+    def pressed(*_: object) -> Replayed:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(replay, "replay", pressed)
+    assert main.run(["replay", "--seed", "31"]) == 130
+    assert (
+        capsys.readouterr().err == "interrupted: with --seed 31 the same goes on, counting once\n"
+    )
+    assert written == []
+
+
+def test_what_is_broken_is_told_before_a_file_that_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], written: list[Any]
+) -> None:
+    def refused(*_: object) -> None:
+        raise Problem("r.html: cannot be written: the disk is full")
+
+    def replayed(*_: object) -> Replayed:
+        return Replayed(MEASURES, ("a wallet",), is_whole=False, by_hand=False)
+
+    monkeypatch.setattr(replay, "replay", replayed)
+    monkeypatch.setattr(sys.modules["wakala.replay_report"], "write_html", refused)
+    assert main.run(["replay", "--html", "r.html", "--json"]) == 1
+    note, broken, unwritten = capsys.readouterr().err.splitlines()
+    assert note.startswith("note: some of the functions' lines did not come")
+    assert (broken, unwritten[:14]) == ("error: a wallet", "error: r.html:")
+
+
 def test_a_person_gets_the_measures_too() -> None:
-    facts = dict(replay._facts(MEASURES))
+    facts = dict(replay_view._facts(MEASURES))
     assert facts["transactions"] == "4: 3 synced, 1 failed: WALLET_FROZEN"
+    assert facts["debits a second"] == "asked 2 a second, reached 1.5"
     assert facts["duplicate debits"] == "250,000 of a million"
     assert facts["settled after"] == "p50 10 ms, p95 20 ms, p99 30 ms, at most 40 ms"
     assert facts["dead letters"] == "at most 3 at a time, the oldest 1.5 s old"
     assert "interrupted" in facts[""]
-    unsettled = dict(replay._facts(replace(MEASURES, latency=None, interrupted=False)))
+    unsettled = dict(replay_view._facts(replace(MEASURES, latency=None, interrupted=False)))
     assert unsettled["settled after"] == "nothing was settled"
     assert "" not in unsettled

@@ -104,6 +104,11 @@ def test_the_account_is_waited_for_until_it_is_whole_and_a_second_look_finds_no_
     assert (account.counted["TransactionsSynced"], looks) == (3, [])
 
 
+def ids_of(number: int) -> frozenset[tuple[str, str]]:
+    """As many transactions."""
+    return frozenset(("A", str(n)) for n in range(number))
+
+
 TOLD = Account(
     calls=Counter({("ingest", "dynamodb.PutItem"): 4}),
     counted=Counter(
@@ -118,7 +123,7 @@ TOLD = Account(
 def test_an_account_is_whole_once_it_tells_of_all_that_is_known_to_have_happened(
     missing: str | None,
 ) -> None:
-    outcome = outcome_of(requests={"accepted": 3, "replayed": 1, "refunds": 1}, new=3)
+    outcome = outcome_of(requests={"accepted": 3, "replayed": 1, "refunds": 1}, new=ids_of(3))
     counted = TOLD.counted - Counter({missing: 1}) if missing else TOLD.counted
     account = Account(calls=TOLD.calls, counted=counted)
     assert is_whole(account, outcome) is (missing is None)
@@ -132,9 +137,9 @@ def test_an_account_is_whole_once_it_tells_of_all_that_is_known_to_have_happened
 def test_of_what_is_open_an_account_tells_nothing() -> None:
     asked = {"accepted": 3, "replayed": 1, "refunds": 2}
     open_ = frozenset({("A", "a"), ("A", "b")})
-    outcome = outcome_of(requests=asked, new=5, open=open_)
+    outcome = outcome_of(requests=asked, new=ids_of(5), open=open_)
     assert is_whole(TOLD, outcome)
-    assert not is_whole(TOLD, replace(outcome, new=6))
+    assert not is_whole(TOLD, replace(outcome, new=ids_of(6)))
 
 
 def test_an_account_that_never_is_whole_is_given_when_time_is_over() -> None:

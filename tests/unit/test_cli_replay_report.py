@@ -31,9 +31,11 @@ MEASURES = Measures(
     started_at_ms=1_796_000_000_000,
     seconds=213.4,
     asked=Asked("branch", 10_000, 50.0, 71, {"duplicates": 0.05, "overdrafts": 0.025}),
+    rate_reached=48.25,
     interrupted=False,
     requests={"accepted": 10_001, "replayed": 502, "unsent": 3},
     transactions=10_004,
+    accepted_before=0,
     statuses={"synced": 9_805, "failed: INSUFFICIENT_FUNDS": 199},
     duplicates=0,
     latency=Latency(9_806, 41.9, 105.2, 1_740, 130_000, ((10, 12), (100, 9_200), (200_000, 594))),
@@ -146,7 +148,10 @@ def test_a_report_says_what_was_replayed_and_where(whole: str) -> None:
     text = Page(whole).text
     assert "10,000 debits, branch, at 50 a second" in text
     assert "Stack wakala-blue, on a local emulator · 2026-11-30 00:53:20 UTC" in text
-    assert "took 3.56 min · seed 71" in text
+    assert "took 3.56 min · seed 71 · debits: asked 50 a second, reached 48.25" in text
+    assert "the round trip of its own commit is not in it" in text
+    assert "Not in it: X-Ray" in text
+    assert "accepted before" not in text
     assert "times below are this machine's" in text
     assert "interrupted" not in text
 
@@ -157,6 +162,13 @@ def test_a_report_of_aws_names_its_region_and_does_not_speak_of_an_emulator(
     text = Page(written(replace(MEASURES, local=False), BILL, None)).text
     assert "on AWS, eu-west-1" in text
     assert "emulator" not in text
+
+
+def test_a_report_says_what_is_from_before_its_run(written: Written) -> None:
+    resumed = replace(MEASURES, accepted_before=9_004, calls={}, units=(), latency=None)
+    text = Page(written(resumed, (), None)).text
+    assert "9,004 transactions of 10,004 had been accepted before this run" in text
+    assert "Not priced" in text
 
 
 def test_a_report_says_that_it_was_interrupted(written: Written) -> None:

@@ -39,6 +39,22 @@ def test_what_an_office_brings_is_one_agents_and_one_wallets() -> None:
     assert [len(each) for each in offices.values()] == [1] * 5
 
 
+def test_an_office_is_one_moment_whatever_is_sent_twice_or_changes_places() -> None:
+    sent = make_traffic(Shape.BRANCH, NUMBER, seed=1, shares=Shares(), rate=50).sent
+    moments = [each.at_s for each in sent]
+    assert moments == sorted(moments)
+    assert moments[-1] <= NUMBER / 50
+    first: dict[float, Counter[str]] = {}
+    for each in sent:
+        if not each.repeated:
+            first.setdefault(each.at_s, Counter())[each.document["phone"]] += 1
+    assert [[*each.values()] for each in first.values()] == [[BRANCH_DEBITS]] * (NUMBER // 10)
+    seen: set[str] = set()
+    for each in sent:
+        assert (each.document["idempotencyKey"] in seen) is each.repeated
+        seen.add(each.document["idempotencyKey"])
+
+
 @pytest.mark.parametrize("shape", Shape)
 def test_what_is_sent_is_what_the_api_takes(shape: Shape) -> None:
     for each in make_traffic(shape, 50, seed=1).sent:

@@ -1,4 +1,8 @@
-"""What AWS was called, and what that consumed, told for an account of it: it decides nothing."""
+"""What AWS was called, and what that consumed, told for an account of it: it decides nothing.
+
+A call that the SDK tried again by itself is told once, and one that got no answer not at all,
+though AWS may have billed each try.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -104,7 +104,8 @@ def test_all_that_was_posted_has_a_latency_and_the_dead_letters_were_looked_at(
     moments = [each["atS"] for each in depths]
     assert moments == sorted({*moments})
     assert moments[-1] >= replayed.measures["seconds"]  # a last look at the end
-    assert all(each["letters"] <= replayed.refused for each in depths)
+    of_others = depths[0]["letters"]  # what earlier tests left on this stack
+    assert all(each["letters"] <= of_others + replayed.refused for each in depths)
 
 
 def test_units_are_what_each_transaction_has_to_cost(replayed: Replayed) -> None:

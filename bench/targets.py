@@ -65,7 +65,16 @@ class Measured:
 type Results = Mapping[Shape, Mapping[str, Measured]]
 """By shape, then by the name of a backend."""
 
-START_RATIOS = {"ReconcileFunction": 1.6, "RefundFunction": 1.6, "IngestFunction": 2.2}
+START_RATIOS = {
+    "IngestFunction": 2.2,
+    "IngestBusFunction": 2.2,
+    "RelayFunction": 2.2,
+    "SweepFunction": 2.2,
+    "ReconcileFunction": 1.6,
+    "RefundFunction": 1.6,
+    "TriageFunction": 2.2,
+    "TriageDeskFunction": 2.2,
+}
 MEGABYTES = 128
 
 NO_MORE = "at most"

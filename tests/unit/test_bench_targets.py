@@ -1,6 +1,7 @@
 """What the bench says of its runs: figures and their targets, a document, a line for a mistake."""
 
 import json
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,8 @@ from bench import cold
 from bench.__main__ import document
 from bench.compare import Run
 from bench.engine import started
-from bench.targets import NO_LESS, NO_MORE, Figure, Measured, cold_figures, figures
+from bench.targets import NO_LESS, NO_MORE, START_RATIOS, Figure, Measured, cold_figures, figures
+from tests.template import TEMPLATE
 from wakala.output import Problem
 from wakala.traffic import Shape
 
@@ -100,6 +102,27 @@ def test_a_target_is_met_at_its_very_number() -> None:
 def test_a_start_and_a_memory_have_targets_of_their_own() -> None:
     found = cold_figures({"IngestFunction": 2.2, "RefundFunction": 1.7}, {"IngestFunction": 129.0})
     assert [each.met for each in found] == [True, False, False]
+
+
+def test_every_function_of_the_template_has_a_target_for_its_start() -> None:
+    assert START_RATIOS.keys() == cold.FUNCTIONS.keys()
+
+
+def test_starts_are_measured_of_every_function_with_calls_traced_as_they_are_deployed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measured: list[tuple[str, str | None]] = []
+
+    def seconds(program: str, environment: Mapping[str, str]) -> float:
+        measured.append((program, environment.get("AWS_XRAY_SDK_ENABLED")))
+        return 3.0 if program == "import relay.handler" else 2.0
+
+    monkeypatch.setattr(cold, "_seconds", seconds)
+    monkeypatch.setitem(TEMPLATE["Parameters"]["TraceCalls"], "Default", "as deployed")
+
+    assert cold.import_ratios() == dict.fromkeys(cold.FUNCTIONS, 1.0) | {"RelayFunction": 1.5}
+    imports = {(f"import {module}", "as deployed") for module in cold.FUNCTIONS.values()}
+    assert set(measured) == imports | {(cold.BARE, None)}
 
 
 def test_the_document_holds_runs_and_figures_and_nothing_else() -> None:

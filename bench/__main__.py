@@ -1,28 +1,21 @@
 """`make bench`: the same seeded load through the article's algorithm, a naive one, and ours."""
 
 import json
-import os
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
-from unittest import mock
 
-from botocore.exceptions import BotoCoreError, ClientError
-from cyclopts import App, CycloptsError, Parameter, validators
+from cyclopts import App, Parameter, validators
 from rich.console import Group
 from rich.table import Table
 
 from bench import cold
 from bench.compare import ARTICLE, NUMBER_MIN, OURS, SHARES, SIDES, Run, run
+from bench.engine import own_engine, started
 from bench.targets import Figure, Measured, Results, cold_figures, figures
-from tests import dynamodb_local
-from tests.engine import free_port
-from wakala import engine
-from wakala.output import Problem, out, problem, progress_bar, step, table
+from wakala.output import Problem, out, progress_bar, table
 from wakala.traffic import Shape, make_traffic
 
 app = App(name="bench", help=__doc__, version_flags=())
@@ -30,7 +23,7 @@ app = App(name="bench", help=__doc__, version_flags=())
 SHAPES = (Shape.UNIFORM, Shape.BRANCH, Shape.HOT, Shape.MONTH_END)
 ON_AN_EMULATOR = (
     "Times are of an emulator on this machine: of them, only ratios within one run say anything."
-    " Calls and units are DynamoDB's own and hold on AWS."
+    " Calls and units are DynamoDB's own, and hold on AWS for batches as full as these."
 )
 
 Count = Annotated[int, Parameter(validator=validators.Number(gte=NUMBER_MIN, lte=20_000))]
@@ -105,8 +98,9 @@ def document(results: Results, found: Sequence[Figure]) -> dict[str, Any]:
             "writeUnits": each.write_units_each,
             "readUnits": each.read_units_each,
             "duplicates": each.duplicates,
-            "overdrawn": each.weighed.overdrawn,
-            "open": each.weighed.open,
+            "unpaid": each.unpaid,
+            "overdrawn": each.overdrawn,
+            "open": each.open,
         }
         for shape, sides in results.items()
         for name, each in sides.items()
@@ -115,61 +109,20 @@ def document(results: Results, found: Sequence[Figure]) -> dict[str, Any]:
 
 
 def _require_writable(file: Path) -> None:
-    """Before minutes of work, not after."""
+    """Before minutes of work, not after; nothing is left of a file that was not there."""
+    is_new = not file.exists()
     try:
         with file.open("a"):
             pass
+        if is_new:
+            file.unlink()
     except OSError as error:
         raise Problem(f"--json {file}: {error.strerror}") from error
 
 
-@contextmanager
-def own_engine(*, amazons: bool) -> Iterator[None]:
-    """An engine of the bench's own, on a free port, and the environment of what calls it."""
-    with tempfile.TemporaryDirectory() as home:
-        variables = {
-            **engine.CREDENTIALS,
-            "WAKALA_HOME": home,
-            "AWS_DEFAULT_REGION": engine.REGION,
-            "AWS_XRAY_SDK_ENABLED": "false",
-            "POWERTOOLS_SERVICE_NAME": "bench",
-            "POWERTOOLS_METRICS_NAMESPACE": "Wakala",
-        }
-        serve = _dynamodb_local(Path(home)) if amazons else _emulator()
-        with (
-            mock.patch.dict(os.environ, variables),
-            serve as url,
-            mock.patch.dict(os.environ, AWS_ENDPOINT_URL=url),
-        ):
-            yield
-
-
-@contextmanager
-def _emulator() -> Iterator[str]:
-    with step("Engine") as current:
-        current.note = engine.prepare()
-        started = engine.start(free_port(), auth=False)
-    try:
-        yield started.endpoint_url
-    finally:
-        engine.stop(started)
-
-
-@contextmanager
-def _dynamodb_local(home: Path) -> Iterator[str]:
-    try:
-        with step("Engine") as current:
-            folder = dynamodb_local.fetched()
-            current.note = f"DynamoDB Local {dynamodb_local.VERSION}"
-    except dynamodb_local.Missing as error:
-        raise Problem(f"no DynamoDB Local: {error}") from error
-    with dynamodb_local.running(folder, home / "dynamodb-local.log") as url:
-        yield url
-
-
 def runs_table(results: Results) -> Table:
     """What each backend did with each load; calls and units of one transaction."""
-    numbers = ("per s", "calls", "first", "writes", "reads", "twice", "below 0", "open")
+    numbers = ("per s", "calls", "first", "writes", "reads", "twice", "unpaid", "below 0", "open")
     made = table("load", "backend", *numbers, right=frozenset(numbers))
     for shape, sides in results.items():
         for name, each in sides.items():
@@ -182,8 +135,9 @@ def runs_table(results: Results) -> Table:
                 f"{each.write_units_each:.2f}",
                 f"{each.read_units_each:.2f}",
                 str(each.duplicates),
-                str(each.weighed.overdrawn),
-                str(each.weighed.open),
+                str(each.unpaid),
+                str(each.overdrawn),
+                str(each.open),
             )
     return made
 
@@ -211,19 +165,5 @@ def figures_table(found: Sequence[Figure]) -> Table:
     return made
 
 
-def start(arguments: Sequence[str]) -> int:
-    """Run the bench; the exit status. Whatever a person can mend is told in one line."""
-    met = False
-    try:
-        met = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
-    except CycloptsError as error:
-        problem(f"{error} (see --help)")
-    except (Problem, BotoCoreError, ClientError) as error:
-        problem(str(error))
-    except KeyboardInterrupt:
-        return 130
-    return 1 if met is False else 0  # None: it was asked for help alone
-
-
 if __name__ == "__main__":
-    sys.exit(start(sys.argv[1:]))
+    sys.exit(started(app, sys.argv[1:]))

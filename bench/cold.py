@@ -18,6 +18,7 @@ from bench.compare import silence
 from bench.meter import Meter
 from bench.ours import Ours, Record
 from tests.engine import create_table, declared_table
+from tests.template import RESOURCES, TEMPLATE
 from wakala.output import Problem
 from wallet_ledger.aws import clients
 from wallet_ledger.domain.ids import AgentId, IdempotencyKey, Phone
@@ -39,11 +40,12 @@ UPLOAD = 50
 
 BARE = "import boto3; boto3.client('dynamodb')"
 """What a function of one table and no care would load."""
-FUNCTIONS = {
-    "ReconcileFunction": "reconcile.handler",
-    "RefundFunction": "refund.handler",
-    "IngestFunction": "ingest.handler",
+FUNCTIONS: dict[str, str] = {
+    name: resource["Properties"]["Handler"].rpartition(".")[0]
+    for name, resource in RESOURCES.items()
+    if resource["Type"] == "AWS::Serverless::Function"
 }
+"""Each function of the template, and the module that Lambda imports."""
 WARM = r"""
 import json, re, sys
 from importlib import import_module
@@ -216,6 +218,7 @@ def _run(
 
 
 def _environment(function: str) -> dict[str, str]:
-    """As `sam local` gives it, without tracing."""
+    """As `sam local` gives it, its calls traced where the template's default has it so."""
     known = json.loads((ROOT / "events" / "env.json").read_text(encoding="utf-8"))
-    return {**known["Parameters"], **known[function], "AWS_XRAY_SDK_ENABLED": "false"}
+    traced = TEMPLATE["Parameters"]["TraceCalls"]["Default"]
+    return {**known["Parameters"], **known[function], "AWS_XRAY_SDK_ENABLED": traced}

@@ -3,7 +3,7 @@
 What is timed is settlement alone, from batches of records to the last status; what is weighed, from
 intake to the end, is a run of its own. A fixed share of what a queue or a stream gives out comes a
 second time, after all the rest. Times are of an emulator on this machine, so ratios within
-one run are all that they say; calls and units hold on AWS.
+one run are all that they say; calls and units hold on AWS for batches as full as these.
 """
 
 import itertools
@@ -12,7 +12,6 @@ import random
 import sys
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bench import article, naive
+from bench.books import Debit, left
 from bench.meter import Meter, Part
 from bench.ours import Ours
 from bench.units import Item, shape_of
@@ -62,15 +62,15 @@ class Backend(Protocol):
 class Side:
     """A backend to be measured: how many records a batch holds, its tables, and how to read them.
 
-    `debit_of` names the transaction that an item of its books has debited, None for another item;
-    `balance` is the attribute that holds one.
+    `debit_of` reads an item of its books: None where it is no debit that was posted. `balance` is
+    the attribute that holds one.
     """
 
     name: str
     batch: int
     tables: tuple[Mapping[str, Any], Mapping[str, Any]]
     make: Callable[["DynamoDBClient", str, str, Meter, Callable[[], int]], Backend]
-    debit_of: Callable[[Item], object]
+    debit_of: Callable[[Item], Debit | None]
     balance: str
 
 
@@ -80,8 +80,8 @@ class Run:
 
     `calls` of settling, and `calls_first` of them before anything came a second time. `written` and
     `read`: units of everything from intake on, by table and part (`table`, or an index's name);
-    empty where nothing was weighed. `duplicates`: entries of a transaction beyond its first;
-    `overdrawn`: wallets below zero; `open`: rows without a last status.
+    empty where nothing was weighed. `duplicates`, `unpaid`, `overdrawn` and `open` are what was
+    wrong in the tables when all was done, as `bench.books.Left` has it.
     """
 
     debits: int
@@ -91,6 +91,7 @@ class Run:
     written: Mapping[Part, float]
     read: Mapping[Part, float]
     duplicates: int
+    unpaid: int
     overdrawn: int
     open: int
 
@@ -106,8 +107,8 @@ class Run:
 
     @property
     def per_second(self) -> float:
-        """Transactions settled in a second."""
-        return self.debits / self.seconds
+        """Transactions settled in a second: those that came to their end."""
+        return (self.debits - self.open) / self.seconds
 
 
 def _article(side_by_side: int) -> Callable[..., Backend]:
@@ -125,17 +126,21 @@ def _naive(
     return naive.Naive(client, rows, books, now_ms)
 
 
-def _articles_debit(item: Item) -> object:
-    return (item["phone"]["S"], item["txId"]["S"]) if "type" in item else None
+def _articles_debit(item: Item) -> Debit | None:
+    return _debit(item, "txId", "amount") if "type" in item else None
 
 
-def _naive_debit(item: Item) -> object:
-    return (item["phone"]["S"], item["idempotencyKey"]["S"]) if "idempotencyKey" in item else None
+def _naive_debit(item: Item) -> Debit | None:
+    return _debit(item, "idempotencyKey", "amount") if "idempotencyKey" in item else None
 
 
-def _our_debit(item: Item) -> object:
+def _our_debit(item: Item) -> Debit | None:
     is_debit = item["txId"]["S"].startswith("debit#") and item["outcome"]["S"] == "posted"
-    return (item["agentId"]["S"], item["idempotencyKey"]["S"]) if is_debit else None
+    return _debit(item, "idempotencyKey", "amountMinor") if is_debit else None
+
+
+def _debit(item: Item, key: str, amount: str) -> Debit:
+    return Debit(item[key]["S"], item["phone"]["S"], int(item[amount]["N"]))
 
 
 THEIR_TABLES = (article.OFFLINE_TX, article.WALLET_LEDGER)
@@ -180,10 +185,7 @@ def _run(side: Side, traffic: Traffic, *, seed: int, weigh: bool) -> Run:
     seconds = _settle(backend, first)
     calls_first = meter.calls.total()
     seconds += _settle(backend, again)
-    debits = Counter(filter(None, map(side.debit_of, _items(client, books))))
-    balances = (
-        int(item[side.balance]["N"]) for item in _items(client, books) if side.balance in item
-    )
+    wrong = left(traffic, _items(client, rows), _items(client, books), side.debit_of, side.balance)
     return Run(
         debits=len({(d["agentId"], d["idempotencyKey"]) for d in documents}),
         seconds=seconds,
@@ -191,9 +193,10 @@ def _run(side: Side, traffic: Traffic, *, seed: int, weigh: bool) -> Run:
         calls_first=calls_first,
         written={(named[table], part): units for (table, part), units in meter.written.items()},
         read={(named[table], part): units for (table, part), units in meter.read.items()},
-        duplicates=debits.total() - len(debits),
-        overdrawn=sum(balance < 0 for balance in balances),
-        open=sum(item["status"]["S"] == "queued" for item in _items(client, rows)),
+        duplicates=wrong.duplicates,
+        unpaid=wrong.unpaid,
+        overdrawn=wrong.overdrawn,
+        open=wrong.open,
     )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.compare import ARTICLE, NAIVE, OURS, Run
+from wakala.output import Problem
 from wakala.traffic import Shape
 
 
@@ -45,11 +46,35 @@ class Measured:
         """Debits beyond the first of a transaction, in all runs."""
         return sum(run.duplicates for run in (*self.timed, self.weighed))
 
+    @property
+    def unpaid(self) -> int:
+        """Wallets that hold more than their entries leave them, in all runs."""
+        return sum(run.unpaid for run in (*self.timed, self.weighed))
+
+    @property
+    def overdrawn(self) -> int:
+        """Wallets below zero, in all runs."""
+        return sum(run.overdrawn for run in (*self.timed, self.weighed))
+
+    @property
+    def open(self) -> int:
+        """Transactions that did not come to their end, in all runs."""
+        return sum(run.open for run in (*self.timed, self.weighed))
+
 
 type Results = Mapping[Shape, Mapping[str, Measured]]
 """By shape, then by the name of a backend."""
 
-START_RATIOS = {"ReconcileFunction": 1.6, "RefundFunction": 1.6, "IngestFunction": 2.2}
+START_RATIOS = {
+    "IngestFunction": 2.2,
+    "IngestBusFunction": 2.2,
+    "RelayFunction": 2.2,
+    "SweepFunction": 2.2,
+    "ReconcileFunction": 1.6,
+    "RefundFunction": 1.6,
+    "TriageFunction": 2.2,
+    "TriageDeskFunction": 2.2,
+}
 MEGABYTES = 128
 
 NO_MORE = "at most"
@@ -86,9 +111,12 @@ def figures(results: Results) -> list[Figure]:
         ratio = _ratio(results[shape], lambda each: each.write_units_each)
         found.append(Figure(f"{shape}: write units, over the article's", ratio, NO_MORE, target))
     for shape, each in results.items():
-        ours, naive = each[OURS.name].duplicates, each[NAIVE.name].duplicates
-        found.append(Figure(f"{shape}: duplicate debits", ours, NO_MORE, 0))
+        ours, naive = each[OURS.name], each[NAIVE.name].duplicates
+        found.append(Figure(f"{shape}: duplicate debits", ours.duplicates, NO_MORE, 0))
         found.append(Figure(f"{shape}: the naive one's, or nothing is shown", naive, NO_LESS, 1))
+        found.append(Figure(f"{shape}: entries that took no money", ours.unpaid, NO_MORE, 0))
+        found.append(Figure(f"{shape}: below zero", ours.overdrawn, NO_MORE, 0))
+        found.append(Figure(f"{shape}: left open", ours.open, NO_MORE, 0))
     return found
 
 
@@ -107,4 +135,6 @@ def cold_figures(
 
 
 def _ratio(each: Mapping[str, Measured], measure: Callable[[Measured], float]) -> float:
+    if not measure(each[ARTICLE.name]):
+        raise Problem("the article's backend settled nothing: there is nothing to compare with")
     return measure(each[OURS.name]) / measure(each[ARTICLE.name])

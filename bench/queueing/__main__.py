@@ -1,11 +1,14 @@
 """`make scale`: where Wakala's first bottleneck is, by the utilisation law and by simulation."""
 
+import sys
+
 from cyclopts import App
 
+from bench.engine import started
 from bench.queueing import page
 from wakala.output import out
 
-app = App(help=__doc__)
+app = App(name="bench.queueing", help=__doc__, version_flags=())
 
 
 @app.default
@@ -30,4 +33,4 @@ def main(*, measure: bool = False) -> None:
 
 
 if __name__ == "__main__":
-    app()
+    sys.exit(started(app, sys.argv[1:]))

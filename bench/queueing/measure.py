@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from bench.__main__ import own_engine
 from bench.compare import OUR_TABLES, silence
+from bench.engine import own_engine
 from bench.meter import Meter
 from bench.ours import Ours, Record
 from bench.queueing.times import MEASURED

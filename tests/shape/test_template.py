@@ -1186,6 +1186,14 @@ def _names_used(value: Any) -> Iterator[str]:
 USED = set(_names_used({name: part for name, part in TEMPLATE.items() if name != "Parameters"}))
 
 
+def test_calls_are_in_a_trace_only_where_somebody_asks_for_it() -> None:
+    """They cost a cold start half as much again, and what was called is in the log anyway."""
+    assert TEMPLATE["Parameters"]["TraceCalls"]["Default"] == "false"
+    variables = TEMPLATE["Globals"]["Function"]["Environment"]["Variables"]
+    assert variables["AWS_XRAY_SDK_ENABLED"] == {"Ref": "TraceCalls"}
+    assert TEMPLATE["Globals"]["Function"]["Tracing"] == {"Ref": "Tracing"}
+
+
 @pytest.mark.parametrize("name", TEMPLATE["Parameters"])
 def test_a_parameter_is_explained_bounded_and_used(name: str) -> None:
     parameter = TEMPLATE["Parameters"][name]

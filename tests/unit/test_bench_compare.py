@@ -1,16 +1,19 @@
 """The bench on an engine in this process: what it counts is what each backend did."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
 from bench.article import Article
+from bench.books import Debit, left
 from bench.compare import ARTICLE, NAIVE, OURS, SHARES, TEN, Backend, Run, Side, deliveries, run
+from bench.ours import Ours, Record
 from tests.simulation.cloud.clients import simulated
 from wakala.output import Problem
-from wakala.traffic import Shape, make_traffic
+from wakala.traffic import Shape, Shares, make_traffic
 
 NUMBER = 200
 
@@ -32,13 +35,85 @@ def test_under_one_load_the_naive_backend_debits_twice_and_ours_never(shape: Sha
     naive, ours = ran(NAIVE, shape), ran(OURS, shape)
 
     assert naive.duplicates > 0
-    assert ours.duplicates == ours.overdrawn == ours.open == 0
+    assert ours.duplicates == ours.unpaid == ours.overdrawn == ours.open == 0
     assert naive.debits == ours.debits == NUMBER
 
 
 def test_the_articles_backend_debits_nothing_twice_either() -> None:
     found = ran(ARTICLE, Shape.BRANCH)
-    assert (found.duplicates, found.overdrawn, found.open) == (0, 0, 0)
+    assert (found.duplicates, found.unpaid, found.overdrawn, found.open) == (0, 0, 0, 0)
+
+
+class Idle(Ours):
+    """Opens wallets and settles nothing."""
+
+    def handle(self, records: Sequence[Record]) -> list[str]:
+        """Say that all is done."""
+        opening = json.loads(records[0]["body"])["kind"] == "credit"
+        return super().handle(records) if opening else []
+
+
+def test_a_backend_that_settles_nothing_leaves_all_open_and_has_no_speed() -> None:
+    found = ran(replace(OURS, make=Idle), Shape.BRANCH)
+    assert (found.open, found.per_second, found.duplicates) == (NUMBER, 0, 0)
+
+
+@pytest.mark.parametrize(("amount", "wrong"), [(-1, (1, 0)), (1, (0, 1))])
+def test_a_balance_that_its_entries_do_not_explain_is_counted(
+    amount: int, wrong: tuple[int, int]
+) -> None:
+    """As where a balance is debited again and its entry, whose key is taken, is not written."""
+
+    class Careless(Ours):
+        def __init__(self, client: Any, rows: str, books: str, *rest: Any) -> None:
+            super().__init__(client, rows, books, *rest)
+            self.client, self.books = client, books
+
+        def handle(self, records: Sequence[Record]) -> list[str]:
+            failed = super().handle(records)
+            phone = json.loads(records[0]["body"])["phone"]
+            self.client.update_item(
+                TableName=self.books,
+                Key={"phone": {"S": phone}, "txId": {"S": "balance"}},
+                UpdateExpression="ADD balanceMinor :amount",
+                ExpressionAttributeValues={":amount": {"N": str(amount)}},
+            )
+            return failed
+
+    found = ran(replace(OURS, make=Careless), Shape.HOT)
+    assert (found.duplicates, found.unpaid) == wrong
+
+
+def test_a_wallet_below_zero_is_counted_though_its_entries_explain_it() -> None:
+    traffic = make_traffic(Shape.UNIFORM, 1, seed=1, shares=Shares(0, 0, 0, 0))
+    ((phone, opening),) = traffic.openings.items()
+    item = {"phone": {"S": phone}, "balance": {"N": "-1"}}
+
+    found = left(traffic, [], [item], lambda _: Debit("k", phone, opening + 1), "balance")
+    assert (found.duplicates, found.unpaid, found.overdrawn) == (0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("status", "entry", "is_open"),
+    [
+        ("synced", True, False),
+        ("synced", False, True),
+        ("failed", True, True),
+        ("failed", False, True),
+        ("held", True, True),
+    ],
+)
+def test_a_covered_debit_is_done_where_it_is_synced_and_in_the_books(
+    status: str, entry: bool, is_open: bool
+) -> None:
+    traffic = make_traffic(Shape.UNIFORM, 1, seed=1, shares=Shares(0, 0, 0, 0))
+    (sent,) = traffic.sent
+    key, phone = sent.document["idempotencyKey"], sent.document["phone"]
+    row = {"idempotencyKey": {"S": key}, "status": {"S": status}}
+    debits = [{"debit": {"S": key}}] if entry else []
+
+    found = left(traffic, [row], debits, lambda _: Debit(key, phone, 0), "balance")
+    assert found.open == is_open
 
 
 def test_a_debit_of_a_wallet_of_its_own_is_two_calls_and_one_ten_in_twenty_comes_again() -> None:

@@ -7,7 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from botocore.exceptions import EndpointConnectionError
 
+import bench.queueing.__main__ as scale
+from bench.engine import started
+from bench.queueing import measure as measuring
 from bench.queueing import page, times
 from bench.queueing.limits import LIMITS, READ_ON
 from bench.queueing.path import (
@@ -183,3 +187,27 @@ def test_the_page_and_its_picture_say_what_the_model_says() -> None:
 def test_a_page_without_a_place_for_a_table_is_told() -> None:
     with pytest.raises(ValueError, match=r"scale\.md: 0 places for the table limits, not one"):
         page.placed("# nothing", {"limits": ""})
+
+
+@pytest.mark.parametrize("argument", ["--measure=maybe", "--fast"])
+def test_an_option_that_cannot_be_gets_one_line_and_writes_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], argument: str
+) -> None:
+    monkeypatch.setattr(page, "write", lambda *_: pytest.fail("it wrote"))
+    assert started(scale.app, [argument]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert argument.partition("=")[0] in line
+
+
+def test_what_hinders_a_measurement_is_one_line_and_writes_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def hindered() -> None:
+        raise EndpointConnectionError(endpoint_url="http://127.0.0.1:1")
+
+    monkeypatch.setattr(measuring, "write", hindered)
+    monkeypatch.setattr(page, "write", lambda *_: pytest.fail("it wrote"))
+    assert started(scale.app, ["--measure"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: Could not connect")

@@ -39,7 +39,7 @@ from wallet_ledger.domain.letters import (
 )
 from wallet_ledger.domain.letters import discarded as discarded_row
 from wallet_ledger.domain.postings import Committed
-from wallet_ledger.domain.refunds import decide_refund
+from wallet_ledger.domain.refunds import Refund, decide_refund
 from wallet_ledger.domain.transactions import Reason, Status
 from wallet_ledger.domain.wallets import Movement, WalletStatus
 from wallet_ledger.messages import movement_message, refund_message, unreadable
@@ -532,9 +532,10 @@ def test_letters_of_one_refund_that_name_two_phones_are_tried_one_after_the_othe
 ) -> None:
     """They share a budget; and so does each keep its place in the order of its phone."""
     other = "254700000001"
-    order = [credit("C-1"), refund(), refund(phone=other), credit("C-2", phone=other)]
+    order: list[Movement | Refund] = [credit("C-1"), refund(), refund(phone=other)]
     told = [
-        left(message, message_id=f"M-{n}", sent_ms=SENT_MS + n) for n, message in enumerate(order)
+        left(message, message_id=f"M-{n}", sent_ms=SENT_MS + n)
+        for n, message in enumerate((*order, credit("C-2", phone=other)))
     ]
     third = left(credit("C-3", phone="254700000002"), message_id="M-4")
 

@@ -447,6 +447,6 @@ def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -
 def test_what_has_to_befall_a_history_breaks_nothing_by_itself(
     befalls: Callable[[Plan], Plan],
 ) -> None:
-    for seed in SEEDS[:5]:
+    for seed in SEEDS[:3]:
         played = play(befalls(plan(seed, STEPS)))
         assert not played.failed, f"seed {seed}: {played.what}"

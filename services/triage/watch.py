@@ -13,7 +13,7 @@ from wallet_ledger.ports import LetterPage
 SHARD_LETTERS_MAX = 500
 """Open letters of each shard that one run sees: bounds its reads, and its counts."""
 LANES = 8
-"""Phones that one run works for at once."""
+"""Lanes that one run works for at once."""
 
 type Look = Callable[[Letter], Outcome]
 type Work = Callable[[Sequence[Letter]], Counter[Outcome]]
@@ -36,18 +36,16 @@ class Watched:
 
 
 def watch(desk: Desk, deadline_ms: int, look: Look, in_thread: Callable[[Work], Work]) -> Watched:
-    """One run over all open letters that are due; phones side by side, each in its order.
+    """One run over all open letters that are due: lanes side by side, each in its order.
 
     `look` says what has become of a letter, and raises nothing; `in_thread` prepares a call for
     another thread. Raises `Unavailable` where no letter at all could be read.
     """
     now_ms = desk.clock.now_ms()
     letters, unread, unreadable = _open_letters(desk)
-    lanes: dict[str, list[Letter]] = defaultdict(list)
-    for letter in sorted(letters, key=_sent_at_ms):
-        if letter.due_at_ms is not None and letter.due_at_ms <= now_ms:
-            # Letters of one subject share its budget: side by side both would spend the last of it.
-            lanes[letter.lane or letter.subject_ref].append(letter)
+    due = [
+        letter for letter in letters if letter.due_at_ms is not None and letter.due_at_ms <= now_ms
+    ]
 
     def work(lane: Sequence[Letter]) -> Counter[Outcome]:
         done: Counter[Outcome] = Counter()
@@ -62,7 +60,7 @@ def watch(desk: Desk, deadline_ms: int, look: Look, in_thread: Callable[[Work], 
         return done
 
     with ThreadPoolExecutor(max_workers=LANES) as pool:
-        done = sum(pool.map(in_thread(work), lanes.values()), Counter[Outcome]())
+        done = sum(pool.map(in_thread(work), _lanes(due)), Counter[Outcome]())
     oldest_ms = min((letter.arrived_at_ms for letter in letters), default=now_ms)
     return Watched(
         open_letters=len(letters),
@@ -88,6 +86,26 @@ def _open_letters(desk: Desk) -> tuple[list[Letter], int, tuple[str, ...]]:
     if len(unread) == LETTER_SHARDS:
         raise unread[0]
     return letters, len(unread), tuple(unreadable)
+
+
+def _lanes(due: Sequence[Letter]) -> list[list[Letter]]:
+    """Letters that go one after the other, in the order in which they were sent.
+
+    Those of one phone keep their order. Those of one subject share its budget, whatever phones
+    they name: side by side both would spend the last of it. Either joins lanes.
+    """
+    leads: dict[str, str] = {}
+
+    def first_of(name: str) -> str:
+        lead = leads.get(name, name)
+        return name if lead == name else first_of(lead)
+
+    for letter in due:
+        leads[first_of(letter.subject_ref)] = first_of(letter.lane or letter.subject_ref)
+    lanes: dict[str, list[Letter]] = defaultdict(list)
+    for letter in sorted(due, key=_sent_at_ms):
+        lanes[first_of(letter.subject_ref)].append(letter)
+    return list(lanes.values())
 
 
 def _sent_at_ms(letter: Letter) -> int:

@@ -13,6 +13,7 @@ from tests.fakes.dead_letters import (
     BUG,
     SENT_MS,
     TRANSIENT,
+    Json,
     Triage,
     from_inbox,
     given_up,
@@ -38,7 +39,7 @@ from wallet_ledger.domain.letters import (
 )
 from wallet_ledger.domain.letters import discarded as discarded_row
 from wallet_ledger.domain.postings import Committed
-from wallet_ledger.domain.refunds import decide_refund
+from wallet_ledger.domain.refunds import Refund, decide_refund
 from wallet_ledger.domain.transactions import Reason, Status
 from wallet_ledger.domain.wallets import Movement, WalletStatus
 from wallet_ledger.messages import movement_message, refund_message, unreadable
@@ -489,26 +490,66 @@ def test_letters_of_one_subject_share_its_budget_wherever_they_wait(triage: Tria
     assert parked.due_at_ms == triage.clock.now_ms() + 3_600_000
 
 
+def lanes_of(triage: Triage, *told: Json) -> list[list[str]]:
+    """Keep these; which of their messages the clock's next run works off one after the other."""
+    name = {triage.keep(each).letter.letter_id: each["messageId"] for each in told}
+    triage.clock.pause(60)
+    lanes: list[list[str]] = []
+
+    def noted(work: Work) -> Work:
+        def note_and_work(lane: Sequence[Letter]) -> Counter[Outcome]:
+            lanes.append([name[each.letter_id] for each in lane])
+            return work(lane)
+
+        return note_and_work
+
+    look = partial(look_again, desk=triage.desk)
+    watch(triage.desk, triage.clock.now_ms() + 1_000, lambda each: look(each).outcome, noted)
+    return sorted(lanes)
+
+
 def test_letters_of_one_event_are_tried_one_after_the_other_since_they_share_a_budget(
     triage: Triage,
 ) -> None:
     """It was delivered twice and given up twice; its phone is in no letter's lane."""
-    for number in range(2):
-        triage.keep(from_inbox(CREDIT, f"M-{number}"))
-    triage.clock.pause(60)
-    lanes: list[int] = []
+    told = [from_inbox(CREDIT, f"M-{number}") for number in range(2)]
 
-    def counted(work: Work) -> Work:
-        def count_and_work(lane: Sequence[Letter]) -> Counter[Outcome]:
-            lanes.append(len(lane))
-            return work(lane)
+    [lane] = lanes_of(triage, *told)
 
-        return count_and_work
+    assert sorted(lane) == ["M-0", "M-1"]
 
-    look = partial(look_again, desk=triage.desk)
-    watch(triage.desk, triage.clock.now_ms() + 1_000, lambda each: look(each).outcome, counted)
 
-    assert lanes == [2]
+def test_letters_of_two_events_whose_phones_nobody_reads_are_tried_side_by_side(
+    triage: Triage,
+) -> None:
+    told = [from_inbox(event, f"M-{n}") for n, event in enumerate((CREDIT, CREDIT + " "))]
+
+    assert lanes_of(triage, *told) == [["M-0"], ["M-1"]]
+
+
+def test_letters_of_one_refund_that_name_two_phones_are_tried_one_after_the_other(
+    triage: Triage,
+) -> None:
+    """They share a budget; and so does each keep its place in the order of its phone."""
+    other = "254700000001"
+    order: list[Movement | Refund] = [credit("C-1"), refund(), refund(phone=other)]
+    told = [
+        left(message, message_id=f"M-{n}", sent_ms=SENT_MS + n)
+        for n, message in enumerate((*order, credit("C-2", phone=other)))
+    ]
+    third = left(credit("C-3", phone="254700000002"), message_id="M-4")
+
+    assert lanes_of(triage, *reversed(told), third) == [["M-0", "M-1", "M-2", "M-3"], ["M-4"]]
+
+
+def test_what_does_not_say_when_it_was_sent_goes_by_when_it_came(triage: Triage) -> None:
+    unsaid, said = left(credit("C-2"), message_id="M-2"), left(credit("C-1"), message_id="M-1")
+    note = json.loads(unsaid["body"])
+    del note["record"]["attributes"]["SentTimestamp"]
+
+    told = [unsaid | {"body": json.dumps(note)}, said]
+
+    assert lanes_of(triage, *told) == [["M-1", "M-2"]]
 
 
 def test_letters_of_a_phone_go_in_the_order_in_which_they_were_sent(triage: Triage) -> None:

@@ -150,15 +150,15 @@ class Actors:
         return self._post_batch(agent, askings, documents)
 
     def _post_batch(self, agent: str, askings: list[Asking | None], documents: list[Any]) -> str:
-        def told(code: int, body: Mapping[str, Any], since: int) -> None:
+        def told(code: int, body: Mapping[str, Any], by: Run) -> None:
             if code != 200:
-                self.world.promises.answered(Asking("submit", agent, "-"), code, body, since)
+                self.world.promises.answered(Asking("submit", agent, "-"), code, body, by)
                 return
             for asking, result in zip(askings, body["results"], strict=True):
                 error = result.get("error")
                 if asking is not None:
                     code = error["status"] if error else 200 if result["replayed"] else 202
-                    self.world.promises.answered(asking, code, error or result, since)
+                    self.world.promises.answered(asking, code, error or result, by)
                 elif error is None or error["code"] != "VALIDATION_FAILED":
                     raise Broken("P7", f"taken, and it is none: {result}")
 
@@ -247,8 +247,8 @@ class Actors:
 
     # --- HTTP ---------------------------------------------------------------------------------
 
-    def _told(self, asking: Asking) -> Callable[[int, Mapping[str, Any], int], None]:
-        return lambda code, body, since: self.world.promises.answered(asking, code, body, since)
+    def _told(self, asking: Asking) -> Callable[[int, Mapping[str, Any], Run], None]:
+        return lambda code, body, by: self.world.promises.answered(asking, code, body, by)
 
     def _http(
         self,
@@ -256,7 +256,7 @@ class Actors:
         method: str,
         route: str,
         document: Any,
-        told: Callable[[int, Mapping[str, Any], int], None],
+        told: Callable[[int, Mapping[str, Any], Run], None],
         path: Mapping[str, str] | None = None,
     ) -> None:
         """A request with the agent's token; `told` hears the answer, unless there is none."""
@@ -274,7 +274,7 @@ class Actors:
         def ended(run: Run) -> None:
             if run.result is not None:
                 code, body = run.result["statusCode"], json.loads(run.result["body"])
-                told(int(code), body, run.since)
+                told(int(code), body, run)
 
         self.world.invoke("ingest", event, ended)
 
@@ -283,10 +283,8 @@ class Actors:
         for identity in list(self.world.promises.rows.rows):
             asking = Asking("status", *identity)
 
-            def told(
-                code: int, body: Mapping[str, Any], since: int, asking: Asking = asking
-            ) -> None:
-                self.world.promises.answered(asking, code, body, since)
+            def told(code: int, body: Mapping[str, Any], by: Run, asking: Asking = asking) -> None:
+                self.world.promises.answered(asking, code, body, by)
                 self.final[asking.identity] = code
                 row = self.world.promises.rows.rows[asking.identity]
                 refunded = number(row, "refundedMinor") if "refundedMinor" in row else None

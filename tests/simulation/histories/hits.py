@@ -35,6 +35,10 @@ class Hits:
         """Whether anything was befallen by this."""
         return self._spoilt[kind] > 0
 
+    def count(self) -> int:
+        """How often anything was befallen."""
+        return self._spoilt.total()
+
     def reached(self) -> Counter[str]:
         """By the names under which coverage knows them."""
         found: Counter[str] = Counter()

@@ -14,6 +14,7 @@ class Run:
 
     `given_up`: Lambda takes it for dead, and it goes on all the same. `least_backlog`: the fewest
     messages that TxQueue held at a call of this run. `swept`: rows that it sent again or closed.
+    `befallen`: something went wrong with it or its calls, and so it may not have been able to.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Run:
     began_ms: int
     least_backlog: float = inf
     swept: int = 0
+    befallen: bool = False
     failed: str | None = None
     raised: str | None = None
     result: Any = None

@@ -208,6 +208,7 @@ class World:
         run.process = Process(name, lambda: handler(event, context), self.hub)
         if self.faults.takes(Fault.SKEWED, function):
             run.process.skew_ms = self.dice.pick("skew", SKEWS_MS)
+            run.befallen = True
         self.runs.append(run)
         self._note_two_at_once(function)
         self.promises.reached[f"function {function}"] += 1
@@ -239,7 +240,9 @@ class World:
 
     def _execute(self, run: Run, process: Process, call: Call) -> None:
         self.now_ms += 1 + self.dice.roll("call ms", CALL_MS_MAX)
+        before = self.faults.hits.count()
         fate = self.faults.fate(run.function, call, lambda body: self._make(run, call, body))
+        run.befallen |= self.faults.hits.count() > before
         told = type(fate).__name__.lower()
         match fate:
             case Answered(answer):

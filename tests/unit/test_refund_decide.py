@@ -24,6 +24,7 @@ from wallet_ledger.domain.refunds import (
     Wait,
     decide_refund,
     is_note,
+    original_of,
     posted,
 )
 from wallet_ledger.domain.transactions import (
@@ -230,6 +231,19 @@ def test_a_purged_debit_whose_key_was_used_again_is_refunded_by_its_entry(
 
     assert decide(refund(), what) == Post(60, 100, KES, wallet(960, version=3), row_after=None)
     assert decide(refund("R-1", 61), what) == Reject(Reason.EXCEEDS_ORIGINAL, 60, None)
+
+
+def test_what_goes_back_is_the_row_and_the_debit_only_where_the_row_is_none_of_its_own() -> None:
+    """Of a refused debit the row counts, even one of another use: nothing of the debit is left."""
+    posted_debit, refused = entry_of_debit(), entry_of_debit(Rejected(Reason.INSUFFICIENT_FUNDS))
+    in_usd = row_of(debit(currency=USD))
+
+    assert original_of(refund(), seen(SETTLED, debited=posted_debit)) is SETTLED
+    assert original_of(refund(), seen(in_usd, debited=refused)) is in_usd
+    assert original_of(refund(), seen(in_usd, debited=posted_debit)) is posted_debit
+    assert original_of(refund(), seen(None, debited=posted_debit)) is posted_debit
+    assert original_of(refund(), seen(SETTLED)) is SETTLED
+    assert original_of(refund(), seen(None)) is None
 
 
 # --- before settlement ----------------------------------------------------------------------------

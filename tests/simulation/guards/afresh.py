@@ -11,24 +11,32 @@ from collections.abc import Sequence
 import pytest
 
 from tests.simulation.guards.code import Broken, mutated
-from tests.simulation.guards.sources import imported
+from tests.simulation.guards.sources import DoesNotLoad, imported
 from tests.template import ROOT
 
-RED = "red: "
+RED, RAISED = "red: ", "raised: "
 TIMEOUT_S = 120.0
 
 
 def red_afresh(path: str, broken: Broken, tests: Sequence[str]) -> str | None:
-    """The first of these tests that is red where the module is broken from the start."""
+    """The first of these tests that is red where the module is broken from the start.
+
+    Raises DoesNotLoad where none was, since the module itself raises; and RuntimeError where pytest
+    ended badly with neither, which tells of this tool, and not of the tests.
+    """
     command = [sys.executable, "-m", "tests.simulation.guards.afresh", path, str(broken), *tests]
     said = subprocess.run(
         command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=TIMEOUT_S
     )
     print(said.stdout, said.stderr)
-    red = [line for line in said.stdout.splitlines() if line.startswith(RED)]
-    if said.returncode and not red:
-        return f"(exit status {said.returncode})"
-    return red[0].removeprefix(RED) if red else None
+    lines = said.stdout.splitlines()
+    for red in (line.removeprefix(RED) for line in lines if line.startswith(RED)):
+        return red
+    for raised in (line.removeprefix(RAISED) for line in lines if line.startswith(RAISED)):
+        raise DoesNotLoad(raised)
+    if said.returncode:
+        raise RuntimeError(f"no test was red, and pytest ended with {said.returncode}: {broken}")
+    return None
 
 
 class _Reporter:
@@ -40,9 +48,12 @@ class _Reporter:
 def main() -> None:
     """The command."""
     path, name, *tests = sys.argv[1:]
-    with imported({path: mutated(path, name)}):
+    with imported({path: mutated(path, name)}) as raised:
         options = ("-q", "-x", "-s", "-p", "no:cacheprovider", "--tb=line")
-        sys.exit(pytest.main([*options, *tests], plugins=[_Reporter()]))
+        status = pytest.main([*options, *tests], plugins=[_Reporter()])
+    for each in raised:
+        print(f"\n{RAISED}{each}")
+    sys.exit(status)
 
 
 if __name__ == "__main__":

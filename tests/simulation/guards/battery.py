@@ -27,7 +27,7 @@ from hypothesis import Phase, settings
 from tests.simulation.cloud.dynamodb import DynamoDB
 from tests.simulation.guards.code import MODULES
 from tests.simulation.guards.conditions import Guard, Seen, Weakened, writer_now
-from tests.simulation.guards.sources import Lines, imported
+from tests.simulation.guards.sources import DoesNotLoad, Lines, imported
 from tests.template import ROOT
 
 NICENESS = 10
@@ -130,12 +130,17 @@ class Battery:
         self._session: pytest.Session
         self._lines = Lines()
         self._red: str | None = None
+        self._ended: BaseException | None = None
 
-    def collect(self, arguments: Sequence[str] = BATTERY) -> int:
-        """Have pytest collect, and work."""
+    def collect(self, arguments: Sequence[str] = BATTERY) -> None:
+        """Have pytest collect, and work; what the work raises, pytest would swallow."""
         options = ("-q", "-s", "-p", "no:cacheprovider", "--no-header", "--tb=line")
         with imported(dict.fromkeys(MODULES), self._lines):
-            return int(pytest.main([*arguments, *options], plugins=[self]))
+            status = pytest.main([*arguments, *options], plugins=[self])
+        if self._ended is not None:
+            raise self._ended
+        if status:
+            raise RuntimeError(f"pytest could not collect {arguments}, and ended with {status}")
 
     # --- hooks ----------------------------------------------------------------------------------
 
@@ -152,10 +157,15 @@ class Battery:
         items[:] = [item for item in items if belongs(item)]
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Here the work is done."""
+        """Here the work is done, if all could be collected."""
+        if session.testsfailed:
+            return False
         self.items = {item.nodeid: item for item in session.items}
         self._session = session
-        self._work(self)
+        try:
+            self._work(self)
+        except BaseException as error:
+            self._ended = error
         return True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -214,9 +224,26 @@ class Battery:
         side_by_side: int = 2,
         timeout_s: float = 600.0,
     ) -> None:
-        """Each mutant in a process of its own; `tell` of each as soon as it is known."""
-        waiting = list(reversed(mutants))
+        """Each mutant in a process of its own; `tell` of each as soon as it is known.
+
+        Raises RuntimeError, and ends the others, where one dies: that says nothing of the tests.
+        """
         alive: dict[int, tuple[Mutant, int, float]] = {}
+        try:
+            self._run_all(list(reversed(mutants)), alive, tell, side_by_side, timeout_s)
+        finally:
+            for _, pid, _ in alive.values():
+                os.killpg(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+
+    def _run_all(
+        self,
+        waiting: list[Mutant],
+        alive: dict[int, tuple[Mutant, int, float]],
+        tell: Callable[[Mutant, Verdict], None],
+        side_by_side: int,
+        timeout_s: float,
+    ) -> None:
         while waiting or alive:
             while waiting and len(alive) < side_by_side:
                 mutant = waiting.pop()
@@ -256,9 +283,9 @@ class Battery:
         print(f"=== {mutant.name}", flush=True)
         try:
             red = mutant.break_it(mutant.tests)
-        except Exception as error:
+        except DoesNotLoad as error:
             traceback.print_exc()
-            return f"({type(error).__name__} at import)"
+            return f"({error} at import)"
         if red is not None:
             return red
         longest_s: dict[str, float] = defaultdict(float)
@@ -298,8 +325,9 @@ def _ended(pid: int, answer: int, mutant: Mutant, took: float, *, came: bool) ->
     with os.fdopen(answer, "rb") as pipe:
         text = pipe.read()
     os.waitpid(pid, 0)
-    died: dict[str, Any] = {"red": "(the process died)" if came else None, "hung": not came}
-    told = json.loads(text) if text and came else died
+    if came and not text:
+        raise RuntimeError(f"its process died, see {LOG}: {mutant.name}")
+    told: dict[str, Any] = json.loads(text) if came else {"red": None, "hung": True}
     hung = told.get("hung", False)
     return Verdict(told["red"], timed_out=hung, tests=len(mutant.tests), seconds=round(took, 1))
 

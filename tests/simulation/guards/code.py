@@ -3,6 +3,7 @@
 The operators are the same for every module, and know nothing of what it is about: a condition that
 always or never holds, or loses one of its parts; a bound that is off by one; rules in another
 order; a validator's constraint, an error's handler, a sorting, or a step that is left out.
+Which of two values stands in for the other, and plain assignments, are left as they are.
 """
 
 import ast

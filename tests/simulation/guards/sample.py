@@ -1,7 +1,8 @@
 """Break a few guards again, and run only the test that the page names for each: prints its end.
 
-`python -m tests.simulation.guards.sample`: one of each way to break something, drawn by a seed;
-`--every`: all that the page says a test catches, which tells in minutes whether it is still true.
+`python -m tests.simulation.guards.sample`: one of each way to break something, drawn anew whenever
+the page is another, or by `--seed`, which is printed first; `--every`: all that the page says a
+test catches, which tells in minutes whether it is still true.
 """
 
 import argparse
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
+from zlib import crc32
 
 from tests.simulation.guards.battery import Battery, BreakIt, Mutant, Verdict
 from tests.simulation.guards.code import Broken
@@ -17,7 +19,6 @@ from tests.simulation.guards.conditions import Guard, Weakened
 from tests.simulation.guards.find import code_rows, put_it_in_place, weaken_it
 from tests.simulation.guards.page import CONDITIONS, Page, Row, named_test, plain
 
-SEED = 6
 UNBROKEN = "nothing is broken"
 SECONDS = 4.0
 """What a named test may take alone; it comes to no end after some times that."""
@@ -51,6 +52,11 @@ def told(page: Page) -> Iterator[Told]:
             test = named_test(end)
             if test is not None:
                 yield Told(row, change, test)
+
+
+def seed_of(page: Page) -> int:
+    """What the sample of this page is drawn by."""
+    return crc32(page.text().encode())
 
 
 def sample(page: Page, random: Random) -> list[Told]:
@@ -94,8 +100,12 @@ def main() -> None:
     """The command: a line of JSON for each, `red` null where the named test is not."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--every", action="store_true", help="all that a test catches")
+    parser.add_argument("--seed", type=int, help="draw by this, not by the page's text")
+    asked = parser.parse_args()
     page = Page.read()
-    chosen = list(told(page)) if parser.parse_args().every else sample(page, Random(SEED))
+    seed = seed_of(page) if asked.seed is None else asked.seed
+    chosen = list(told(page)) if asked.every else sample(page, Random(seed))
+    print(json.dumps({"seed": None if asked.every else seed}))
     named = {each.name: each.test for each in chosen}
 
     def work(battery: Battery) -> None:

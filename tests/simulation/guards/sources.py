@@ -35,27 +35,37 @@ def module_name(path: str) -> str:
     return ".".join(Path(path).with_suffix("").parts[1:])
 
 
+class DoesNotLoad(Exception):
+    """A broken module that raises something where it is loaded, of which this is the name."""
+
+
 class _Loader(importlib.machinery.SourceFileLoader):
     """Compiles anew, from `tree` where there is one, and tells of the code that it made."""
 
-    def __init__(
-        self, name: str, path: str, tree: ast.Module | None, lines: "Lines | None"
-    ) -> None:
+    def __init__(self, name: str, path: str, tree: ast.Module | None, finder: "_Finder") -> None:
         super().__init__(name, path)
-        self._tree, self._lines = tree, lines
+        self._tree, self._finder = tree, finder
+
+    def exec_module(self, module: ModuleType) -> None:
+        try:
+            super().exec_module(module)
+        except Exception as error:
+            self._finder.raised.append(type(error).__name__)
+            raise
 
     def get_code(self, fullname: str) -> CodeType:
         source: Any = self._tree or Path(self.path).read_text(encoding="utf-8")
         code: CodeType = compile(source, self.path, "exec", dont_inherit=True)
-        if self._lines is not None:
-            self._lines.watch(code)
+        if self._finder.lines is not None:
+            self._finder.lines.watch(code)
         return code
 
 
 class _Finder(importlib.abc.MetaPathFinder):
     def __init__(self, trees: Mapping[str, ast.Module | None], lines: "Lines | None") -> None:
         self._paths = {module_name(path): path for path in trees}
-        self._trees, self._lines = trees, lines
+        self._trees, self.lines = trees, lines
+        self.raised: list[str] = []
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -64,7 +74,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         if known is None:
             return None
         place = str(ROOT / known)
-        loader = _Loader(fullname, place, self._trees[known], self._lines)
+        loader = _Loader(fullname, place, self._trees[known], self)
         return importlib.util.spec_from_file_location(fullname, place, loader=loader)
 
 
@@ -96,12 +106,17 @@ class Lines:
 
 
 @contextlib.contextmanager
-def imported(trees: Mapping[str, ast.Module | None], lines: Lines | None = None) -> Iterator[None]:
-    """Whoever imports these modules meanwhile gets them from their `trees`, with `lines` told."""
+def imported(
+    trees: Mapping[str, ast.Module | None], lines: Lines | None = None
+) -> Iterator[Sequence[str]]:
+    """Whoever imports these modules meanwhile gets them from their `trees`, with `lines` told.
+
+    Gives the names of the errors that they raised where they were loaded.
+    """
     finder = _Finder(trees, lines)
     sys.meta_path.insert(0, finder)
     try:
-        yield
+        yield finder.raised
     finally:
         sys.meta_path.remove(finder)
 
@@ -111,7 +126,7 @@ def put_in_place(path: str, tree: ast.Module, where: str) -> None:
 
     A function itself is changed, so whoever holds it holds the changed one. Of a module's or a
     class's own lines, its models and type aliases are made anew. What nobody has imported yet is
-    imported so.
+    imported so. Raises DoesNotLoad where the broken lines raise, and the lines as they are do not.
     """
     if module_name(path) not in sys.modules:  # a handler: whoever wants one imports it afresh
         sys.meta_path.insert(0, _Finder({path: tree}, None))
@@ -130,11 +145,21 @@ def put_in_place(path: str, tree: ast.Module, where: str) -> None:
         [made] = [each for each in _codes(code) if each.co_qualname == ".".join(names)]
         function.__code__ = made
         return
-    anew: dict[str, Any] = {"__name__": module.__name__}
-    exec(code, anew)  # noqa: S102
+    try:
+        anew = _run_anew(code, module.__name__)
+    except Exception as error:
+        whole = Path(ROOT / path).read_text(encoding="utf-8")
+        _run_anew(compile(whole, path, "exec", dont_inherit=True), module.__name__)
+        raise DoesNotLoad(type(error).__name__) from error
     for name, value in anew.items():
         if type(value) is TypeAliasType or hasattr(value, "model_validate"):
             setattr(module, name, value)
+
+
+def _run_anew(code: CodeType, name: str) -> dict[str, Any]:
+    made: dict[str, Any] = {"__name__": name}
+    exec(code, made)  # noqa: S102
+    return made
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

@@ -1,24 +1,31 @@
 """docs/proof-guards.md tells of every guard there is: of each clause sent, and of each in code."""
 
+import ast
 import json
 import subprocess
 import sys
 from collections import Counter
+from importlib import import_module
+from random import Random
 
 import pytest
 
 from tests.simulation.cloud.expressions import condition
+from tests.simulation.guards.afresh import red_afresh
 from tests.simulation.guards.code import MODULES, all_broken, everything, mutated
 from tests.simulation.guards.conditions import clauses, holds, show, weaken
 from tests.simulation.guards.find import code_rows
 from tests.simulation.guards.page import CONDITIONS, PAGE, Page
-from tests.simulation.guards.sources import module_name
+from tests.simulation.guards.sample import sample, seed_of
+from tests.simulation.guards.sources import DoesNotLoad, imported, module_name, put_in_place
 from tests.simulation.guards.texts import PROTECTS, REDUNDANT
 from tests.template import ROOT
 
 WRITE_IT = "docs/proof-guards.md is not up to date: run `make guards`"
 WAYS_MIN = 12
 """Of breaking something, which a sample has one of each."""
+TIMEOUT_S = 900.0
+"""For a command of this tool, on a machine however busy."""
 
 
 def test_the_page_tells_of_every_guard_in_code_and_of_each_way_to_break_it() -> None:
@@ -32,13 +39,20 @@ def test_the_page_tells_of_every_guard_in_code_and_of_each_way_to_break_it() -> 
 
 def _said(module: str, *arguments: str) -> list[str]:
     """What a command of this tool prints, in a process of its own."""
+    ended = _run("-m", f"tests.simulation.guards.{module}", *arguments)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout.splitlines()
+
+
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", f"tests.simulation.guards.{module}", *arguments],
+        [sys.executable, *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        check=True,
-    ).stdout.splitlines()
+        check=False,
+        timeout=TIMEOUT_S,
+    )
 
 
 def test_the_page_tells_of_every_clause_that_is_sent() -> None:
@@ -53,15 +67,31 @@ def test_the_page_tells_of_every_clause_that_is_sent() -> None:
 
 def test_a_sample_of_guards_is_broken_again_and_the_named_test_goes_red() -> None:
     """Of each way to break something one: the page is not only a list."""
-    ends = [json.loads(line) for line in _said("sample") if line.startswith('{"broken"')]
+    page = Page.read()
+    said = _said("sample")
+    ends = [json.loads(line) for line in said if line.startswith('{"broken"')]
 
+    seed = seed_of(page)
+    assert json.dumps({"seed": seed}) in said
     [unbroken] = [each for each in ends if each["named"] is None]
     assert unbroken["red"] is None, "red although nothing is broken"
     ends.remove(unbroken)
     assert len(ends) >= WAYS_MIN
-    for each in ends:
-        assert each["red"] is not None, f"{each['named']} does not catch: {each['broken']}"
-        assert each["red"].split("[")[0] == each["named"], each["red"]
+    drawn = {each.name: each.test for each in sample(page, Random(seed))}
+    assert {each["broken"]: each["named"] for each in ends} == drawn
+    for each in ends:  # where a module does not even load, `red` names no test
+        red = (each["red"] or "nothing").split("[")[0]
+        assert red == each["named"], f"seed {seed}: {red} is red, and not that, of {each['broken']}"
+
+
+def test_the_sample_is_another_whenever_the_page_is() -> None:
+    page, other = Page.read(), Page.read()
+    del other.fates[max(other.fates)]
+
+    assert seed_of(page) == seed_of(Page.read())
+    assert seed_of(page) != seed_of(other)
+    samples = {tuple(each.name for each in sample(page, Random(seed))) for seed in range(9)}
+    assert len(samples) == 9
 
 
 def test_each_module_of_ours_is_broken_wherever_there_is_something_to_break() -> None:
@@ -87,6 +117,59 @@ def test_the_page_is_written_as_it_is_read() -> None:
 
 
 # --- the tool itself ------------------------------------------------------------------------------
+
+FAILS = """
+from tests.simulation.guards.battery import Battery, Mutant
+
+def fail(tests):
+    raise ValueError("of the tool")
+
+def work(battery):
+    battery.run([Mutant("broken", list(battery.items)[:1], {}, fail)], lambda *told: print(*told))
+
+Battery(work).collect(["tests/unit/test_patience.py"])
+"""
+
+
+def test_a_failure_of_the_tool_itself_catches_nothing_but_ends_the_run() -> None:
+    ended = _run("-c", FAILS)
+
+    assert "its process died" in ended.stderr.splitlines()[-1]
+    assert ended.returncode == 1
+    assert "Verdict" not in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("tests", "status"),
+    [
+        (["tests/unit/test_patience.py::test_that_is_not_there"], 4),
+        (["tests/unit/test_patience.py", "--deselect=tests/unit/test_patience.py"], 5),
+    ],
+)
+def test_a_run_afresh_without_any_test_catches_nothing_but_ends_the_run(
+    tests: list[str], status: int
+) -> None:
+    path, broken = next(found for found in everything() if found[1].at_import)
+
+    with pytest.raises(RuntimeError, match=f"pytest ended with {status}"):
+        red_afresh(path, broken, tests)
+
+
+def test_a_module_that_raises_where_it_is_loaded_is_told_of_by_its_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path, name = "shared/wallet_ledger/patience.py", "wallet_ledger.patience"
+    broken = ast.parse("[].pop()")
+    import_module(name)
+
+    with pytest.raises(DoesNotLoad, match="IndexError"):
+        put_in_place(path, broken, "")
+
+    monkeypatch.delitem(sys.modules, name)
+    with imported({path: broken}) as raised, pytest.raises(IndexError):
+        import_module(name)
+    assert raised == ["IndexError"]
+
 
 ASKED = {
     "Key": {"phone": {"S": "1"}, "txId": {"S": "balance"}},

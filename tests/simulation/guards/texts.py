@@ -16,8 +16,10 @@ clause is broken at the engine, in the request, where our code cannot know: drop
 by one; an equal number accepted from above (never from below: attempts, versions, revisions and
 totals only rise). **Guards in code** are found in the syntax of every module that runs on Lambda: a
 condition that never or always holds, or loses a part; a bound off by one; rules in another order; a
-validator's constraint, an error's handler, a sorting or a step left out. A module without a part of
-its own below has nothing of the kind.
+validator's constraint, an error's handler, a sorting or a step left out. Not broken, so not counted
+here, are two things: which of two values stands in for the other (`a or b`), and an assignment
+(`a = b`), which binds a name at first or again. A module without a part of its own below has
+nothing that can be broken so.
 
 Each mutant gets those tests that can tell: in which its clause decides otherwise, or which run its
 line. They run in one process, the quickest first, up to the first that is red: the contract suites

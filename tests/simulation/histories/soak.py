@@ -21,33 +21,58 @@ environment.enter()  # before any module of ours is imported
 
 from tests.simulation.histories import coverage, play  # noqa: E402
 from tests.simulation.histories.faults import befalls  # noqa: E402
-from tests.simulation.histories.plan import Fault, plan  # noqa: E402
+from tests.simulation.histories.plan import Fault, Plan, plan  # noqa: E402
 
 
-def main() -> int:
+def main(given: Sequence[str]) -> int:
     """The exit status: 0 where every promise held and, over many histories, all was reached."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", default="1..500", help="a..b, or how many from 1 on")
-    parser.add_argument("--steps", type=int, default=play.STEPS)
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--seed", type=int, help="play this one and print it")
-    parser.add_argument("--only", help="of its plan, only the items of these numbers")
-    arguments = parser.parse_args()
+    parser.add_argument(
+        "--seeds", type=_seeds, default="1..500", help="a..b, or how many from 1 on"
+    )
+    parser.add_argument("--steps", type=_positive, default=play.STEPS)
+    parser.add_argument("--workers", type=_positive, default=os.cpu_count() or 1)
+    parser.add_argument("--seed", type=_positive, help="play this one and print it")
+    parser.add_argument(
+        "--only", type=_numbers, help="of its plan, only the items of these numbers"
+    )
+    arguments = parser.parse_args(given)
     console = Console()
-    if arguments.seed is not None:
-        return _show(arguments, console)
-    return _soak(_range(arguments.seeds), arguments, console)
-
-
-def _range(text: str) -> range:
-    first, dots, last = text.partition("..")
-    return range(int(first), int(last) + 1) if dots else range(1, int(first) + 1)
-
-
-def _show(arguments: argparse.Namespace, console: Console) -> int:
+    if arguments.seed is None:
+        if arguments.only is not None:
+            parser.error("argument --only: goes with --seed")
+        return _soak(arguments.seeds, arguments, console)
     history = plan(arguments.seed, arguments.steps)
     if arguments.only is not None:
-        history = play.only(history, [int(n) for n in arguments.only.split(",") if n])
+        there = len(history.items)
+        if max(arguments.only, default=0) >= there:
+            parser.error(f"argument --only: the plan has the items 0 to {there - 1}")
+        history = play.only(history, arguments.only)
+    return _show(history, console)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
+    return int(text)
+
+
+def _seeds(text: str) -> range:
+    first, dots, last = text.partition("..")
+    seeds = range(_positive(first), _positive(last) + 1) if dots else range(1, _positive(first) + 1)
+    if not seeds:
+        raise argparse.ArgumentTypeError(f"{text!r} ends before it begins")
+    return seeds
+
+
+def _numbers(text: str) -> list[int]:
+    numbers = text.split(",") if text else []
+    if not all(map(str.isdecimal, numbers)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers like 0,3,7")
+    return list(map(int, numbers))
+
+
+def _show(history: Plan, console: Console) -> int:
     lines, broken = play.trace(history)
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
     console.print(broken or "every promise held", markup=False, soft_wrap=True)
@@ -135,4 +160,4 @@ def _print_depth(each: Sequence[Mapping[str, int]], console: Console) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

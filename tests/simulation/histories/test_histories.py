@@ -8,7 +8,7 @@ from statistics import median
 
 import pytest
 
-from tests.simulation.histories import coverage, play
+from tests.simulation.histories import coverage, play, soak
 from tests.simulation.histories.plan import Deed, Item, plan
 from tests.simulation.histories.play import Played
 from tests.simulation.histories.world import World
@@ -18,6 +18,8 @@ SEEDS = range(1, 501)
 SHOWN_MAX = 3
 WORKERS = 2
 """The machine of CI has two processors."""
+TIMEOUT_S = 300.0
+"""For three histories in a process of their own, on a machine however busy."""
 
 
 @pytest.fixture(scope="module")
@@ -75,13 +77,42 @@ def test_one_seed_is_one_history_whatever_process_plays_it() -> None:
         "print([play_seed(seed).digest for seed in (3, 14, 15)])"
     )
     path = os.pathsep.join(str(ROOT / each) for each in (".", "services", "shared", "cli"))
-    told = subprocess.run(
+    elsewhere = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
+        timeout=TIMEOUT_S,
         cwd=ROOT,
-    ).stdout
+    )
+    assert elsewhere.returncode == 0, elsewhere.stderr
     here = str([play.play_seed(seed).digest for seed in (3, 14, 15)])
-    assert told == here + "\n"
+    assert elsewhere.stdout == here + "\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("--seeds abc", "argument --seeds: 'abc' is no number from 1 on"),
+        ("--seeds 1..", "argument --seeds: '' is no number from 1 on"),
+        ("--seeds 0", "argument --seeds: '0' is no number from 1 on"),
+        ("--seeds 5..1", "argument --seeds: '5..1' ends before it begins"),
+        ("--workers 0", "argument --workers: '0' is no number from 1 on"),
+        ("--seed -1", "argument --seed: '-1' is no number from 1 on"),
+        ("--seed 1 --steps 0", "argument --steps: '0' is no number from 1 on"),
+        ("--seed 1 --only x", "argument --only: 'x' is no list of numbers like 0,3,7"),
+        ("--seed 1 --steps 30 --only 999", "argument --only: the plan has the items 0 to "),
+        ("--only 1", "argument --only: goes with --seed"),
+    ],
+)
+def test_a_soak_that_cannot_be_played_is_refused_in_a_line_and_plays_nothing(
+    given: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as refused:
+        soak.main(given.split())
+
+    told = capsys.readouterr()
+    assert refused.value.code == 2
+    assert told.out == ""
+    assert f"error: {said}" in told.err.splitlines()[-1]

@@ -97,8 +97,9 @@ def _lanes(due: Sequence[Letter]) -> list[list[Letter]]:
     leads: dict[str, str] = {}
 
     def first_of(name: str) -> str:
-        lead = leads.get(name, name)
-        return name if lead == name else first_of(lead)
+        while (lead := leads.get(name, name)) != name:
+            name = lead
+        return name
 
     for letter in due:
         leads[first_of(letter.subject_ref)] = first_of(letter.lane or letter.subject_ref)

@@ -1,5 +1,6 @@
 """Clients that speak to an account in this process instead of to an address."""
 
+import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -19,8 +20,8 @@ from tests.simulation.cloud.hook import Hook
 from wallet_ledger.aws import clients
 from wallet_ledger.clock import SystemClock
 
-ADDRESS = "https://simulated.invalid"
-"""Clients that are made for this address are answered below boto3, without botocore's retries."""
+_numbers = itertools.count(1)
+"""Of the engines in this process: each has an address of its own."""
 
 HTTP_ADDRESS = "https://http.simulated.invalid"
 """Clients that are made for this address are answered where the network would be."""
@@ -49,15 +50,19 @@ def made_with(attach: Attach) -> Iterator[None]:
 
 @contextmanager
 def simulated() -> Iterator[Aws]:
-    """An engine in this process on the machine's own time, for suites that ask for an `Aws`."""
+    """An engine in this process on the machine's own time, for suites that ask for an `Aws`.
+
+    Clients that are made for its address are answered below boto3, without botocore's retries.
+    """
     hook = Hook(Account(SystemClock().now_ms).answer)
+    address = f"https://{next(_numbers)}.simulated.invalid"
 
     def attach(client: Any, _: int) -> None:
-        if client.meta.endpoint_url == ADDRESS:
+        if client.meta.endpoint_url == address:
             hook.attach(client)
 
     with made_with(attach):
-        yield Aws(ADDRESS)
+        yield Aws(address)
 
 
 class LeapingTime:
